@@ -1,0 +1,1 @@
+"""Pluggable deferred allocators for huge arrays."""

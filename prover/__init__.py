@@ -1,0 +1,1 @@
+"""A Groth16 prover that runs its whole life on bigmem allocators."""
