@@ -38,7 +38,7 @@ def odd_coset(curve: str, x: Bytes, threads: int = 0) -> None:
     """
 
 def quotient(curve: str, a: Bytes, b: Bytes, c: Bytes, threads: int = 0) -> None:
-    """a <- a . b - c pointwise, out of Montgomery form (ready to be scalars of an MSM)."""
+    """Replace a by a . b - c pointwise, out of Montgomery form (ready to be scalars of an MSM)."""
 
 def find_not_below_order(curve: str, x: Bytes, threads: int = 0) -> int:
     """First row that is not below the scalar field's order, or -1."""
