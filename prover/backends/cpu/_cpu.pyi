@@ -78,3 +78,15 @@ def from_montgomery(curve: str, field: str, x: Bytes, out: Bytes) -> None: ...
 # Pairings
 def pairing_product_is_one(curve: str, g1: Bytes, g2: Bytes) -> bool:
     """Whether the product of e(g1[i], g2[i]) is one; affine Montgomery points, infinity allowed."""
+
+# For tests only
+def _use_arithmetic(name: str) -> None:
+    """Compute with "portable" or "adx" from now on, in the whole process."""
+
+def _test_operation(
+    arithmetic: str, curve: str, set: str, operation: str, x: Bytes, y: Bytes, out: Bytes
+) -> None:
+    """out[i] <- operation(x[i], y[i]) in "scalar", "base", "extension", "g1" or "g2".
+
+    ``arithmetic`` may also be "portable32", which is the device's.
+    """
