@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,7 @@ class Model:
     def decode(self, group: int, data: np.ndarray) -> list[Any]:
         values = self.standard("base", data.reshape(-1, self.width))
         count = 2 * group
-        return [
-            self._point(group, values[i : i + count]) for i in range(0, len(values), count)
-        ]
+        return [self._point(group, values[i : i + count]) for i in range(0, len(values), count)]
 
     def _point(self, group: int, values: list[int]) -> Any:
         if not any(values):
@@ -114,8 +113,8 @@ def group(request: pytest.FixtureRequest) -> int:
 
 
 def has_adx() -> bool:
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as info:
-        flags = next((line for line in info if line.startswith("flags")), "").split()
+    info = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
     return "bmi2" in flags and "adx" in flags
 
 
