@@ -2,7 +2,6 @@
 
 import operator
 import sys
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
@@ -98,7 +97,8 @@ class Allocator(ABC):
     def __init__(self, *, name: str | None = None) -> None:
         self.name = name if name is not None else type(self).__name__
         self._closed = False
-        _open_allocators.add(self)
+        key = id(self)
+        _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
 
     @abstractmethod
     def allocate(
@@ -149,7 +149,7 @@ class Allocator(ABC):
     def close(self) -> None:
         """Refuse further allocations. Idempotent; live blocks stay valid until they die."""
         self._closed = True
-        _open_allocators.discard(self)
+        _open.pop(id(self), None)
 
     def __enter__(self) -> "Allocator":
         return self
@@ -173,29 +173,11 @@ class Allocator(ABC):
         return size
 
 
-class _OpenAllocators:
-    """The open allocators of the process, by weak reference."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._members: weakref.WeakSet[Allocator] = weakref.WeakSet()
-
-    def add(self, allocator: Allocator) -> None:
-        with self._lock:
-            self._members.add(allocator)
-
-    def discard(self, allocator: Allocator) -> None:
-        with self._lock:
-            self._members.discard(allocator)
-
-    def snapshot(self) -> list[Allocator]:
-        with self._lock:
-            return list(self._members)
-
-
-_open_allocators = _OpenAllocators()
+# A plain dict, because its operations are atomic: a lock here could be wanted by a destructor that
+# runs while the same thread holds it.
+_open: dict[int, "weakref.ref[Allocator]"] = {}
 
 
 def open_allocators() -> list[Allocator]:
     """Every allocator of the process that is alive and not closed."""
-    return _open_allocators.snapshot()
+    return [allocator for ref in list(_open.values()) if (allocator := ref()) is not None]

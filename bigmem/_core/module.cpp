@@ -1,4 +1,7 @@
+#include "arena_python.hpp"
 #include "block.hpp"
+#include "extent_map_python.hpp"
+#include "pages_python.hpp"
 #include "python.hpp"
 #include "system.hpp"
 
@@ -16,7 +19,8 @@ int execute(PyObject* module) {
     return -1;
   }
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
-                    bigmem::add_system_type(module);
+                    bigmem::add_system_type(module) && bigmem::add_pages_type(module) &&
+                    bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module);
   return good ? 0 : -1;
 }
 
