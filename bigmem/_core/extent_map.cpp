@@ -200,6 +200,7 @@ void ExtentMap::unfence(Extent* extent, State to, double now) {
   extent->since = extent->oldest = now;
   // To the front, so that the list stays in the order of serials, as settled() expects.
   leave(extent);
+  extent->state = State::pending;
   if (const Extent* oldest = pending_.oldest())
     extent->serial = std::min(extent->serial, oldest->serial);
   pending_.prepend(extent);
@@ -272,7 +273,7 @@ Extent* ExtentMap::due(double now, std::size_t limit) {
   Extent* extent = aged_.oldest();
   if (!extent) return nullptr;
   const double aged = static_cast<double>(aged_bytes_);
-  const double left = aged_moment_ / aged + decay_ - now;
+  const double left = aged_moment_ / aged + decay_ - credited_;
   const double earned = left > 0 ? aged / left * (now - credited_) : aged;
   credit_ = std::min(credit_ + earned, aged);
   credited_ = now;
