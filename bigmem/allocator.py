@@ -2,16 +2,19 @@
 
 import operator
 import sys
+import time
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import SupportsIndex
 
-from ._core import Block
+from ._core import Block, parked_by, poll_fences
 from .errors import BigmemError, OutOfMemory
 from .sizes import parse_size
 
 MAX_ALIGNMENT = 1 << 30
+# How long a flush waits before it asks a fence again.
+FENCE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,14 @@ class Allocator(ABC):
         bool
             `False` on timeout.
         """
-        return True
+        start = time.monotonic()
+        while True:
+            poll_fences()
+            if not parked_by(self):
+                return True
+            if timeout is not None and time.monotonic() - start >= timeout:
+                return False
+            time.sleep(FENCE_SECONDS)
 
     def trim(self) -> int:
         """Give every warm byte back now, on this thread; return how many bytes went back."""

@@ -6,7 +6,7 @@ from typing import SupportsIndex
 
 from . import _core
 from ._core import Block
-from .allocator import Allocator, AllocatorStats, open_allocators
+from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, open_allocators
 from .arena.pages import AnonymousPages
 from .budget import Budget, describe_holders
 from .errors import BigmemError, OutOfMemory
@@ -17,9 +17,8 @@ _POLICIES = {Inline: 0, Deferred: 1, Recycle: 2}
 _ADVICE = {"dontneed": 0, "free": 1}
 _HUGE = {"never": 0, "auto": 1, "always": 2}
 
-# How long flush stays in the core before it looks for signals, or for fences.
+# How long flush stays in the core before it looks for signals.
 _SLICE_SECONDS = 0.05
-_FENCE_SECONDS = 0.001
 
 
 class NativeAllocator(Allocator):
@@ -83,7 +82,7 @@ class NativeAllocator(Allocator):
                 if timeout is not None:
                     left = min(left, max(0.0, start + timeout - time.monotonic()))
                 if self._core.fenced():
-                    left = min(left, _FENCE_SECONDS)
+                    left = min(left, FENCE_SECONDS)
                 if self._core.drain(ticket, left):
                     return True
                 if timeout is not None and time.monotonic() - start >= timeout:

@@ -101,10 +101,9 @@ bool Arena::refill(Zone& zone) noexcept {
   return true;
 }
 
-// Called with the lock held.
+// Called with the lock held and nodes at hand.
 Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
                               bool& dirty) {
-  if (!zone.map.has_nodes()) return Attempt::need_nodes;
   ExtentMap::Allocation found = zone.map.allocate(size, alignment, false);
   if (!found.extent) {
     if (config_.budget && !config_.budget->charge(size)) return Attempt::over_budget;
@@ -130,6 +129,7 @@ bool Arena::allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& l
   if (config_.reclaimer->refused()) return false;
   std::unique_lock lock(mutex_);
   const std::size_t size = round_up(std::max<std::size_t>(nbytes, 1), zone.unit);
+  if (!zone.map.has_nodes()) return false;  // spent by others meanwhile
   if (attempt(zone, size, alignment, lease, dirty) != Attempt::good) return false;
   lock.unlock();
   lease.nbytes = nbytes;
@@ -154,7 +154,8 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     if (!config_.mapping_per_block) {
       if (!refill(zone)) return Result::out_of_memory;
       std::lock_guard lock(mutex_);
-      attempted = attempt(zone, size, alignment, lease, dirty);
+      attempted =
+          zone.map.has_nodes() ? attempt(zone, size, alignment, lease, dirty) : Attempt::need_nodes;
     }
     if (attempted == Attempt::no_room) attempted = grow(zone, size, alignment, lease, dirty);
     if (attempted == Attempt::over_budget) return Result::over_budget;

@@ -12,6 +12,10 @@ PyObject* poll_fences(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* parked_by(PyObject*, PyObject* allocator) {
+  return PyLong_FromSize_t(bigmem::parked_by(allocator));
+}
+
 // The core keeps its state in process-wide statics, guarded by one GIL.
 int execute(PyObject* module) {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -27,6 +31,8 @@ int execute(PyObject* module) {
 PyMethodDef functions[] = {
     {"poll_fences", poll_fences, METH_NOARGS,
      "poll_fences()\n--\n\nLet go of released blocks whose fences are done by now."},
+    {"parked_by", parked_by, METH_O,
+     "parked_by(allocator)\n--\n\nHow many of its released blocks wait for fences."},
     {nullptr}};
 
 PyModuleDef_Slot slots[] = {
