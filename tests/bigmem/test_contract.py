@@ -1,6 +1,7 @@
 """What every allocator promises, whatever its policy and its pages."""
 
 import gc
+import itertools
 import random
 import sys
 import threading
@@ -97,7 +98,7 @@ def test_blocks_do_not_overlap_and_keep_their_contents(allocator: bigmem.Allocat
         if step % 50 == 49:
             allocator.trim() if step % 100 == 99 else allocator.flush(10)
     ranges = sorted((b.address, b.address + max(1, b.nbytes)) for b in blocks.values())
-    assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ranges))
     assert all(holds(block, key) for key, block in blocks.items())
 
 

@@ -1,5 +1,7 @@
 """The core's extent map beside its Python model, driven by hypothesis with a clock of its own."""
 
+import itertools
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -134,7 +136,7 @@ class ExtentMaps(RuleBasedStateMachine):
     def every_byte_is_in_one_extent(self) -> None:
         extents = sorted(self.model.all, key=lambda e: e.begin)
         assert sum(e.size for e in extents) == self.covered
-        for low, high in zip(extents, extents[1:], strict=False):
+        for low, high in itertools.pairwise(extents):
             assert low.end <= high.begin
             if low.region == high.region:
                 assert low.end == high.begin
