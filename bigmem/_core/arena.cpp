@@ -145,9 +145,8 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
   // Unlike malloc, a reservation without accounting would succeed: refuse what cannot be meant.
   if (size > physical) return Result::out_of_memory;
   lease.nbytes = nbytes;
-  config_.reclaimer->wake();
   // Nobody else reclaims where threads are refused: what is due goes back here.
-  if (config_.reclaimer->refused()) config_.reclaimer->help();
+  if (config_.reclaimer->still_refused()) config_.reclaimer->help();
 
   for (;;) {
     Attempt attempted = Attempt::no_room;
@@ -160,8 +159,11 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     if (attempted == Attempt::no_room) attempted = grow(zone, size, alignment, lease, dirty);
     if (attempted == Attempt::over_budget) return Result::over_budget;
     if (attempted == Attempt::need_nodes) continue;
-    if (attempted == Attempt::good && commit(zone, static_cast<Extent*>(lease.token)))
+    if (attempted == Attempt::good && commit(zone, static_cast<Extent*>(lease.token))) {
+      // Not before the block is live: a worker that found nothing live would sleep again.
+      config_.reclaimer->wake();
       return Result::good;
+    }
     // Refused by the system. Our own idle memory may be in the way.
     if (reclaim_one(ExtentMap::Take::any, SIZE_MAX, Advice::dontneed)) continue;
     {

@@ -98,11 +98,13 @@ void Reclaimer::start() noexcept {
   phase_.store(started ? Phase::running : Phase::refused);
 }
 
+bool Reclaimer::still_refused() noexcept {
+  Phase expected = Phase::refused;
+  if (phase_.compare_exchange_strong(expected, Phase::idle)) start();
+  return refused();
+}
+
 void Reclaimer::wake() noexcept {
-  if (refused()) {
-    phase_.store(Phase::idle);
-    start();
-  }
   if (!asleep_.load()) return;
   {
     std::lock_guard lock(mutex_);

@@ -47,10 +47,11 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   void ensure_workers() noexcept {
     if (phase_.load(std::memory_order_relaxed) == Phase::idle) start();
   }
-  // For allocations: one atomic load unless the workers sleep. Tries anew to start workers that
-  // were refused.
+  // For allocations, once their block is live: one atomic load unless the workers sleep.
   void wake() noexcept;
   bool refused() const { return phase_.load(std::memory_order_relaxed) == Phase::refused; }
+  // The same, after trying once more.
+  bool still_refused() noexcept;
   int running() const { return running_.load(std::memory_order_relaxed); }
 
   // Does the workers' work on the calling thread, until nothing is due.

@@ -84,6 +84,30 @@ def test_workers_start_with_the_first_deferred_release_and_sleep_when_idle(run_p
     )
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_sleeping_worker_wakes_for_a_block_that_was_slow_to_make(
+    run_python: Run, mapped: bool
+) -> None:
+    run_python(
+        """
+        table = _core.ProbedPages()
+        mapped = sys.argv[1] == "True"
+        fill(native(bigmem.Deferred()), 1 << 20)  # starts the worker
+        wait_for(lambda: workers() == 1)
+        time.sleep(0.5)
+        allocator = native(bigmem.Deferred(), table, mapped=mapped)
+        # Were it woken before the block lives, it would find nothing and sleep again meanwhile.
+        table.delay("reserve", 0.3)
+        block = fill(allocator, 1 << 20)
+        time.sleep(0.3)
+        del block
+        wait_for(lambda: allocator.stats().pending == allocator.stats().reclaiming == 0)
+        """,
+        str(mapped),
+        prefix=PRELUDE,
+    )
+
+
 def test_release_does_not_wait_for_a_reclaim_under_way(run_python: Run) -> None:
     run_python(
         """
