@@ -65,10 +65,14 @@ class Budget:
             done = holder._core.reclaim(missing)
             missing -= done
             reclaimed = reclaimed or done > 0
-        if reclaimed:
+        used = self.used
+        if reclaimed or used + nbytes <= self.limit:
             return
         stats = [holder.stats() for holder in holders]
-        if any(s.pending or s.reclaiming for s in stats) and time.monotonic() < deadline:
+        # More charged than held: something is on its way to the system.
+        coming = any(s.pending or s.reclaiming for s in stats)
+        coming = coming or used > sum(s.resident for s in stats)
+        if coming and time.monotonic() < deadline:
             time.sleep(_RECHECK_SECONDS)
             return
         raise OutOfMemory(
