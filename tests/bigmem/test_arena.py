@@ -86,8 +86,9 @@ def test_what_is_warm_beyond_the_maximum_goes_back_without_waiting(native: Nativ
     assert allocator.stats().warm == 8 * MIB
 
 
-def test_many_small_blocks_merge_into_room_for_a_large_one(native: Native) -> None:
-    allocator = native(bigmem.Recycle(decay=1000), "never")
+@pytest.mark.parametrize("huge", ["never", "auto"])
+def test_many_small_blocks_merge_into_room_for_a_large_one(native: Native, huge: str) -> None:
+    allocator = native(bigmem.Recycle(decay=1000), huge)
     blocks = [touched(allocator, 20_000) for _ in range(2000)]
     peak = allocator.stats().peak_resident
     del blocks
