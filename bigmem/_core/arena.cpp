@@ -390,18 +390,19 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
 
 std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
   std::size_t total = 0;
-  while (total < nbytes) {
-    const std::size_t done = reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed);
-    if (!done) break;
-    total += done;
-  }
-  // What others had in hand when we came is back in a few chunks' time.
-  for (int breaths = 0; total < nbytes && breaths < 100; ++breaths) {
+  // What others have in hand comes back in a few chunks' time, perhaps as lazy memory.
+  for (int breaths = 0; total < nbytes && breaths < 100;) {
+    if (const std::size_t done =
+            reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed)) {
+      total += done;
+      continue;
+    }
     {
       std::lock_guard lock(mutex_);
       if (!bytes(State::reclaiming)) break;
     }
     std::this_thread::sleep_for(breath);
+    ++breaths;
   }
   return total;
 }

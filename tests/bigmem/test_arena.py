@@ -152,6 +152,17 @@ def test_lazy_memory_is_told_apart_and_reused(native: Native) -> None:
     assert allocator.stats().lazy == 0
 
 
+def test_trim_gets_what_the_worker_is_just_making_lazy(native: Native) -> None:
+    table = _core.ProbedPages()
+    allocator = native(bigmem.Deferred(advice="free"), "never", table=table)
+    block = touched(allocator, 4 * MIB)
+    table.delay("decommit", 0.01)
+    block.release()
+    wait_until(lambda: allocator.stats().reclaiming > 0)
+    allocator.trim()
+    assert allocator.stats().resident == 0
+
+
 @pytest.mark.parametrize("policy", [bigmem.Inline(), bigmem.Deferred(), bigmem.Recycle(decay=0)])
 def test_a_refused_reclaim_loses_nothing(
     native: Native, policy: bigmem.Inline | bigmem.Deferred | bigmem.Recycle

@@ -181,7 +181,7 @@ def test_children_allocate_release_and_flush_while_the_reclaimer_is_busy(
         threads = [threading.Thread(target=busy) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for attempt in range(25):
+        for attempt in range(15):
             child = os.fork()
             if child == 0:
                 try:
