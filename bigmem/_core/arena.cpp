@@ -24,6 +24,7 @@ constexpr double chunk_seconds = 0.002;
 // Under a limit on the address range regions are as small as this.
 constexpr std::size_t small_region = std::size_t{64} << 20;
 constexpr std::chrono::microseconds breath{200};
+constexpr int most_breaths = 5000;
 
 std::size_t round_up(std::size_t size, std::size_t unit) { return (size + unit - 1) / unit * unit; }
 
@@ -390,8 +391,9 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
 
 std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
   std::size_t total = 0;
-  // What others have in hand comes back in a few chunks' time, perhaps as lazy memory.
-  for (int breaths = 0; total < nbytes && breaths < 100;) {
+  // What others have in hand comes back in a few chunks' time, perhaps as lazy memory; on a busy
+  // machine they may have to wait for a processor first.
+  for (int breaths = 0; total < nbytes && breaths < most_breaths;) {
     if (const std::size_t done =
             reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed)) {
       total += done;
