@@ -1,0 +1,125 @@
+"""The demo's results as a table, as Markdown and as a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine
+
+Row = Mapping[str, Any]
+
+COLUMNS = ("pages", "policy", "wall s", "map s", "fault s", "release s", "faults", "peak MiB",
+           "reclaimer s")  # fmt: skip
+
+READING = (
+    "map, fault and release are seconds on the program's own threads: in the allocator, in the "
+    "kernel on first touch, and letting go. The reclaimer's seconds run beside the program."
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One run as the strings of `COLUMNS`."""
+    return (
+        row["regime"],
+        row["allocator"],
+        f"{row['wall_s']:.2f}",
+        f"{row['map_s']:.3f}",
+        f"{row['fault_s']:.2f}",
+        f"{row['release_s']:.3f}",
+        f"{row['minor_faults']:,}",
+        f"{row['peak_rss_bytes'] / machine.MIB:,.0f}",
+        f"{row['reclaim_s']:.3f}",
+    )
+
+
+def titles(results: Mapping[str, Any]) -> dict[str, str]:
+    """The heading of each panel, with its sizes."""
+    proofs, arrays = results["proofs"][0], results["arrays"][0]
+    return {
+        "proofs": f"{proofs['proofs']} proofs of {proofs['constraints']:,} constraints "
+        f"({proofs['curve']}); vectors of a few MiB, arithmetic dominates",
+        "arrays": f"{arrays['steps']} steps over {arrays['gib']:g} GiB of arrays: filled, added, "
+        "dropped; memory dominates",
+    }
+
+
+def show(results: Mapping[str, Any], console: Console) -> None:
+    """Print both panels."""
+    for panel, title in titles(results).items():
+        table = Table(title=title, title_justify="left")
+        for name in COLUMNS:
+            table.add_column(name, justify="left" if name in ("pages", "policy") else "right")
+        for row in results[panel]:
+            table.add_row(*cells(row), end_section=row["allocator"] == "recycle")
+        console.print(table)
+    console.print(READING)
+    console.print(f"Machine: {machine.summary()}")
+
+
+def write(results: Mapping[str, Any], out: Path) -> None:
+    """Write demo.json, demo.md and demo.png."""
+    (out / "demo.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "demo.md").write_text(markdown(results))
+    draw(results, out / "demo.png")
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """Both panels as Markdown, as the README shows them."""
+    lines = []
+    for panel, title in titles(results).items():
+        lines += [f"**{title}**", "", "| " + " | ".join(COLUMNS) + " |"]
+        lines += ["|---|---|" + "---:|" * (len(COLUMNS) - 2)]
+        lines += ["| " + " | ".join(cells(row)) + " |" for row in results[panel]]
+        lines += [""]
+    return "\n".join([*lines, READING, "", f"Machine: {machine.summary()}.", ""])
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """Draw the picture: for each panel and page regime, where each policy's wall time went."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    regimes = list(dict.fromkeys(row["regime"] for row in results["arrays"]))
+    figure, grid = plt.subplots(
+        2, len(regimes), figsize=(11, 7), sharey="row", layout="constrained", squeeze=False
+    )
+    for axes, (panel, title) in zip(grid, titles(results).items(), strict=True):
+        for axis, regime in zip(axes, regimes, strict=True):
+            bars(axis, [row for row in results[panel] if row["regime"] == regime])
+            axis.set_title(f"{title.split(';')[0]}, {regime} pages", fontsize=9)
+        axes[0].set_ylabel("seconds")
+    grid[0][-1].legend(fontsize=8, loc="upper right")
+    figure.suptitle("Where the time went, by release policy", fontsize=12)
+    figure.supxlabel(machine.summary(), fontsize=7)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def bars(axis: Any, rows: Sequence[Row]) -> None:
+    """Stacked bars of wall time; the reclaimer's seconds as a slim bar beside."""
+    names = [row["allocator"] for row in rows]
+    cores = machine.describe()["cores"]
+    bottom = [0.0] * len(rows)
+    parts = (("release", "#c0392b"), ("fault", "#e08e45"), ("map", "#f2cf63"))
+    for part, colour in parts:
+        # Kernel time adds up over threads; a bar of wall time cannot hold more than its share.
+        heights = [min(row[f"{part}_s"], row["wall_s"] - low)
+                   for row, low in zip(rows, bottom, strict=True)]  # fmt: skip
+        axis.bar(names, heights, 0.6, bottom=bottom, color=colour, label=part)
+        bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
+    rest = [row["wall_s"] - low for row, low in zip(rows, bottom, strict=True)]
+    axis.bar(names, rest, 0.6, bottom=bottom, color="#8fb3cf", label=f"the work ({cores} cores)")
+    axis.bar(
+        [i + 0.38 for i in range(len(rows))],
+        [row["reclaim_s"] for row in rows],
+        0.12, color="#555555", label="reclaimer, beside",
+    )  # fmt: skip
+    axis.tick_params(labelsize=8)
