@@ -54,6 +54,8 @@ class ProvingKey:
         The points of the quotient, shape (domain, ...).
     contributions
         Number of contributions that the key records.
+    constraints
+        Number of constraints of the circuit; known once `check` has run, 0 before.
     """
 
     alpha1: Bytes
@@ -67,6 +69,7 @@ class ProvingKey:
         container.expect("zkey")
         self._container = container
         self._checked = False
+        self.constraints = 0
         self.path = container.path
         self._check_protocol()
         self._read_header()
@@ -239,11 +242,14 @@ class ProvingKey:
             check_scalars(
                 self._container, self.curve, records["value"], start, "coefficient {}", threads
             )
-        # The last row belongs to the last public signal, and N is the least power of two above.
-        if self.domain > 2 and self.domain // 2 > last:
+        # The setup appends a row for the constant and each public signal; N is the least power
+        # of two above the last row.
+        self.constraints = last - self.public
+        if self.constraints < 0 or self.domain > max(2, 2 * last):
             raise MalformedFile(
                 self.path,
-                f"its domain size {self.domain} does not fit its {last + 1} constraint rows",
+                f"its {last + 1} constraint rows do not fit {self.public} public signals and a "
+                f"domain of {self.domain}",
             )
 
     def _check_index(
