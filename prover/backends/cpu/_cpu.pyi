@@ -78,3 +78,10 @@ def from_montgomery(curve: str, field: str, x: Bytes, out: Bytes) -> None: ...
 # Pairings
 def pairing_product_is_one(curve: str, g1: Bytes, g2: Bytes) -> bool:
     """Whether the product of e(g1[i], g2[i]) is one; affine Montgomery points, infinity allowed."""
+
+def pairing_product(curve: str, g1: Bytes, g2: Bytes) -> Bytes:
+    """The product of e(g1[i], g2[i]), shape (12, n8q), Montgomery form.
+
+    Rows are the coefficients in Fp of Fp12 = Fp6[w] / (w^2 - v), Fp6 = Fp2[v] / (v^3 - xi), from
+    low to high. Its fixed power is the one that snarkjs writes as vk_alphabeta_12.
+    """
