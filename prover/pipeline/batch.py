@@ -129,8 +129,8 @@ def write(
     UnwritableOutput, UsageError
     """
     with whole_files(proof, public, inputs=inputs) as (proof_file, public_file):
-        proof_file.write(proof_json.format_proof(statement.proof).encode())
-        public_file.write(proof_json.format_public(statement.public).encode())
+        proof_json.write_proof(proof_file, statement.proof)
+        proof_json.write_public(public_file, statement.public)
 
 
 def write_figures(figures: dict[str, object], path: Path) -> None:
