@@ -127,9 +127,11 @@ class ProvingKey:
             )
         self.signals, self.public, self.domain = (fields.integer(4) for _ in range(3))
         self._check_sizes()
+        position = fields.position
         for name, group in _HEADER_POINTS:
-            row = np.frombuffer(fields.take(curve.point_bytes(group)), np.uint8)
-            setattr(self, name, row.reshape(1, -1))
+            end = position + curve.point_bytes(group)
+            setattr(self, name, data[position:end].reshape(1, -1))
+            position = end
 
     def _check_sizes(self) -> None:
         if self.public >= self.signals:
