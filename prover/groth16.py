@@ -67,8 +67,7 @@ def prove(
         If the witness is for another curve or circuit.
     """
     match(key, witness)
-    with stage("key check"):
-        key.check()
+    key.check()
     r = secrets.randbelow(key.curve.r) if r is None else r
     s = secrets.randbelow(key.curve.r) if s is None else s
     sums = _Sums(key, backend, allocator, stage)

@@ -11,6 +11,31 @@ from typing import BinaryIO
 from prover.errors import UnwritableOutput, UsageError
 
 
+def check_targets(*targets: Path, inputs: Iterable[Path] = ()) -> list[Path]:
+    """Refuse early what `whole_files` would refuse after the work.
+
+    Returns
+    -------
+    The places that the targets name, links followed.
+
+    Raises
+    ------
+    UnwritableOutput, UsageError
+    """
+    places = [_resolve(target) for target in targets]
+    if len(set(places)) < len(places):
+        raise UsageError(f"{targets[0]}: two outputs have this name; give each its own")
+    taken = {source.resolve() for source in inputs}
+    for target, place in zip(targets, places, strict=True):
+        if place in taken:
+            raise UsageError(f"{target}: is an input; give the output another name")
+        if not place.parent.is_dir():
+            raise UnwritableOutput(target, "cannot be written: its folder does not exist")
+        if not os.access(place.parent, os.W_OK | os.X_OK):
+            raise UnwritableOutput(target, "cannot be written: no permission for its folder")
+    return places
+
+
 @contextmanager
 def whole_files(*targets: Path, inputs: Iterable[Path] = ()) -> Iterator[list[BinaryIO]]:
     """Open temporary files beside the targets; rename all of them when the block succeeds.
@@ -36,8 +61,7 @@ def whole_files(*targets: Path, inputs: Iterable[Path] = ()) -> Iterator[list[Bi
     UsageError
         Two targets are one file, or a target is an input.
     """
-    places = [_resolve(target) for target in targets]
-    _refuse_collisions(targets, places, inputs)
+    places = check_targets(*targets, inputs=inputs)
     temporary = [place.with_name(f".prover-{secrets.token_hex(6)}.tmp") for place in places]
     with ExitStack() as cleanup:
         files: list[BinaryIO] = []
@@ -79,17 +103,6 @@ def _resolve(target: Path) -> Path:
         if place.exists() and not stat.S_ISREG(place.stat().st_mode):
             raise UnwritableOutput(target, "is no regular file, so that it cannot be replaced")
         return place
-
-
-def _refuse_collisions(
-    targets: tuple[Path, ...], places: list[Path], inputs: Iterable[Path]
-) -> None:
-    if len(set(places)) < len(places):
-        raise UsageError(f"{targets[0]}: two outputs have this name; give each its own")
-    taken = {source.resolve() for source in inputs}
-    for target, place in zip(targets, places, strict=True):
-        if place in taken:
-            raise UsageError(f"{target}: is an input; give the output another name")
 
 
 @contextmanager

@@ -122,7 +122,8 @@ class R1cs:
 
     def _walk(self) -> NDArray[np.int64]:
         """Index of the count that begins each linear combination, three for a constraint."""
-        words = memoryview(self._words.data)
+        # Cast from bytes: NumPy's own view of words would refuse a section off a word's border.
+        words = memoryview(self._words.view(np.uint8)).cast("I")
         heads = array("q")
         position = 0
         try:

@@ -54,6 +54,8 @@ class ProvingKey:
         The points of the quotient, shape (domain, ...).
     contributions
         Number of contributions that the key records.
+    constraints
+        Number of constraints of the circuit; known once `check` has run, 0 before.
     """
 
     alpha1: Bytes
@@ -67,6 +69,7 @@ class ProvingKey:
         container.expect("zkey")
         self._container = container
         self._checked = False
+        self.constraints = 0
         self.path = container.path
         self._check_protocol()
         self._read_header()
@@ -124,9 +127,11 @@ class ProvingKey:
             )
         self.signals, self.public, self.domain = (fields.integer(4) for _ in range(3))
         self._check_sizes()
+        position = fields.position
         for name, group in _HEADER_POINTS:
-            row = np.frombuffer(fields.take(curve.point_bytes(group)), np.uint8)
-            setattr(self, name, row.reshape(1, -1))
+            end = position + curve.point_bytes(group)
+            setattr(self, name, data[position:end].reshape(1, -1))
+            position = end
 
     def _check_sizes(self) -> None:
         if self.public >= self.signals:
@@ -239,11 +244,14 @@ class ProvingKey:
             check_scalars(
                 self._container, self.curve, records["value"], start, "coefficient {}", threads
             )
-        # The last row belongs to the last public signal, and N is the least power of two above.
-        if self.domain > 2 and self.domain // 2 > last:
+        # The setup appends a row for the constant and each public signal; N is the least power
+        # of two above the last row.
+        self.constraints = last - self.public
+        if self.constraints < 0 or self.domain > max(2, 2 * last):
             raise MalformedFile(
                 self.path,
-                f"its domain size {self.domain} does not fit its {last + 1} constraint rows",
+                f"its {last + 1} constraint rows do not fit {self.public} public signals and a "
+                f"domain of {self.domain}",
             )
 
     def _check_index(
