@@ -123,7 +123,7 @@ class R1cs:
     def _walk(self) -> NDArray[np.int64]:
         """Index of the count that begins each linear combination, three for a constraint."""
         # Cast from bytes: NumPy's own view of words would refuse a section off a word's border.
-        words = memoryview(self._words.view(np.uint8)).cast("I")
+        words = self._words.view(np.uint8).data.cast("I")
         heads = array("q")
         position = 0
         try:

@@ -261,7 +261,7 @@ def custom_gates(raw):
         (count_too_large, MalformedFile, "cannot hold the 4294967295 constraints"),
         (count_too_small, MalformedFile, "do not add up"),
         (length_too_large, MalformedFile, "do not add up"),
-        (length_too_small, MalformedFile, "do not add up"),
+        (length_too_small, MalformedFile, "do not add up|names wire"),
         (other_field, UnsupportedFile, "neither BN254's"),
         (other_field_size, UnsupportedFile, "field of 48 bytes"),
         (labels_missing, MalformedFile, "labels of"),
