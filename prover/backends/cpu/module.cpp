@@ -1,5 +1,7 @@
-#include <nanobind/nanobind.h>
+#include "bind.hpp"
 
-namespace nb = nanobind;
-
-NB_MODULE(_cpu, m) { m.doc() = "Groth16 arithmetic on the CPU"; }
+NB_MODULE(_cpu, m) {
+  m.doc() = "Groth16 arithmetic on the CPU";
+  prover::bind_pairing(m);
+  prover::bind_setup(m);
+}

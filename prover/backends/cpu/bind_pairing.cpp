@@ -1,0 +1,7 @@
+#include "bind.hpp"
+
+namespace prover {
+
+void bind_pairing(nb::module_&) {}
+
+}  // namespace prover
