@@ -80,4 +80,16 @@ struct Bls12381Pairing : Bls12381<Arith> {
   }
 };
 
+// What a curve of the kernels is to the pairing.
+template <class Curve>
+struct PairingOf;
+template <class Arith>
+struct PairingOf<Bn128<Arith>> {
+  using type = Bn128Pairing<Arith>;
+};
+template <class Arith>
+struct PairingOf<Bls12381<Arith>> {
+  using type = Bls12381Pairing<Arith>;
+};
+
 }  // namespace prover
