@@ -1,6 +1,4 @@
-// Portable modular arithmetic on limb arrays, the policy that a Field is built on.
-//
-// Another policy (assembly on the host, carry chains on the device) offers the same members.
+// Modular arithmetic on limb arrays, the policy that a Field is built on.
 #pragma once
 
 #include "limbs.cuh"
@@ -20,63 +18,45 @@ struct WideOf<u64> {
 };
 #endif
 
-template <class LimbType>
-struct Portable {
-  using Limb = LimbType;
+// The inner loops. Other rows (assembly on the host, carry chains on the device) offer the same
+// members and slot into Arith.
+template <class Limb>
+struct PortableRow {
   using Wide = typename WideOf<Limb>::type;
   static constexpr int bits = 8 * sizeof(Limb);
 
-  // out = t - q if that is not negative, else t, for t < 2 q
-  template <class Modulus>
-  static void reduce_once(Limb* out, const Limb* t) {
-    using M = Montgomery<Modulus, Limb>;
-    constexpr auto q = M::modulus();
-    Limb u[M::size];
-    Limb borrow = 0;
-    for (int i = 0; i < M::size; ++i) {
-      const Wide x = Wide(t[i]) - q.v[i] - borrow;
-      u[i] = Limb(x);
-      borrow = Limb(x >> bits) & 1;
-    }
-    for (int i = 0; i < M::size; ++i) out[i] = borrow ? t[i] : u[i];
-  }
-
-  template <class Modulus>
-  static void add(Limb* out, const Limb* a, const Limb* b) {
-    constexpr int size = Montgomery<Modulus, Limb>::size;
-    Limb t[size];
+  // t += a, where no carry leaves t
+  template <int N>
+  static void add(Limb* t, const Limb* a) {
     Wide sum = 0;
-    for (int i = 0; i < size; ++i) {
-      sum += Wide(a[i]) + b[i];
+    for (int i = 0; i < N; ++i) {
+      sum += Wide(t[i]) + a[i];
       t[i] = Limb(sum);
       sum >>= bits;
     }
-    reduce_once<Modulus>(out, t);
   }
 
-  template <class Modulus>
-  static void sub(Limb* out, const Limb* a, const Limb* b) {
-    using M = Montgomery<Modulus, Limb>;
-    constexpr auto q = M::modulus();
+  // t -= a; a mask of ones if the difference is negative, else 0
+  template <int N>
+  static Limb subtract(Limb* t, const Limb* a) {
     Limb borrow = 0;
-    Limb t[M::size];
-    for (int i = 0; i < M::size; ++i) {
-      const Wide x = Wide(a[i]) - b[i] - borrow;
+    for (int i = 0; i < N; ++i) {
+      const Wide x = Wide(t[i]) - a[i] - borrow;
       t[i] = Limb(x);
       borrow = Limb(x >> bits) & 1;
     }
-    const Limb mask = Limb(0) - borrow;
-    Wide sum = 0;
-    for (int i = 0; i < M::size; ++i) {
-      sum += Wide(t[i]) + (q.v[i] & mask);
-      out[i] = Limb(sum);
-      sum >>= bits;
-    }
+    return Limb(0) - borrow;
   }
 
-  // t += a b, where t has one limb more than a and no carry leaves it
+  template <class Modulus>
+  static Limb subtract_modulus(Limb* t) {
+    constexpr auto q = Montgomery<Modulus, Limb>::modulus();
+    return subtract<q.size>(t, q.v);
+  }
+
+  // t += a b, where t has N + 1 limbs and no carry leaves it
   template <int N>
-  static void row(Limb* t, const Limb* a, Limb b) {
+  static void add_product(Limb* t, const Limb* a, Limb b) {
     Limb carry = 0;
     for (int i = 0; i < N; ++i) {
       const Wide x = Wide(a[i]) * b + t[i] + carry;
@@ -86,13 +66,56 @@ struct Portable {
     t[N] += carry;
   }
 
+  // t += q m
+  template <class Modulus>
+  static void add_modulus_product(Limb* t, Limb m) {
+    constexpr auto q = Montgomery<Modulus, Limb>::modulus();
+    add_product<q.size>(t, q.v, m);
+  }
+};
+
+template <class LimbType, class Row>
+struct Arith {
+  using Limb = LimbType;
+
+  // out = t - q if that is not negative, else t, for t < 2 q
+  template <class Modulus>
+  static void reduce_once(Limb* out, const Limb* t) {
+    constexpr int size = Montgomery<Modulus, Limb>::size;
+    Limb u[size];
+    for (int i = 0; i < size; ++i) u[i] = t[i];
+    const Limb keep = Row::template subtract_modulus<Modulus>(u);
+    for (int i = 0; i < size; ++i) out[i] = u[i] ^ ((u[i] ^ t[i]) & keep);
+  }
+
+  template <class Modulus>
+  static void add(Limb* out, const Limb* a, const Limb* b) {
+    constexpr int size = Montgomery<Modulus, Limb>::size;
+    Limb t[size];
+    for (int i = 0; i < size; ++i) t[i] = a[i];
+    Row::template add<size>(t, b);
+    reduce_once<Modulus>(out, t);
+  }
+
+  template <class Modulus>
+  static void sub(Limb* out, const Limb* a, const Limb* b) {
+    using M = Montgomery<Modulus, Limb>;
+    constexpr auto q = M::modulus();
+    Limb t[M::size];
+    for (int i = 0; i < M::size; ++i) t[i] = a[i];
+    const Limb negative = Row::template subtract<M::size>(t, b);
+    Limb correction[M::size];
+    for (int i = 0; i < M::size; ++i) correction[i] = q.v[i] & negative;
+    Row::template add<M::size>(t, correction);
+    for (int i = 0; i < M::size; ++i) out[i] = t[i];
+  }
+
   // One step of Montgomery's reduction: t = (t + m q) / 2^bits
   template <class Modulus>
   static void reduction_row(Limb* t) {
     using M = Montgomery<Modulus, Limb>;
-    constexpr auto q = M::modulus();
     constexpr Limb inverse = M::negative_inverse();
-    row<M::size>(t, q.v, t[0] * inverse);
+    Row::template add_modulus_product<Modulus>(t, t[0] * inverse);
     for (int i = 0; i < M::size; ++i) t[i] = t[i + 1];
     t[M::size] = 0;
   }
@@ -105,7 +128,7 @@ struct Portable {
     constexpr int size = Montgomery<Modulus, Limb>::size;
     Limb t[size + 1] = {};
     for (int i = 0; i < size; ++i) {
-      row<size>(t, a, b[i]);
+      Row::template add_product<size>(t, a, b[i]);
       reduction_row<Modulus>(t);
     }
     reduce_once<Modulus>(out, t);
@@ -121,5 +144,8 @@ struct Portable {
     reduce_once<Modulus>(out, t);
   }
 };
+
+template <class Limb>
+using Portable = Arith<Limb, PortableRow<Limb>>;
 
 }  // namespace prover
