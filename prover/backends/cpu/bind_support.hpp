@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "adx.hpp"
 #include "bls12381.cuh"
 #include "bn128.cuh"
 
@@ -22,14 +23,21 @@ namespace nb = nanobind;
 using Rows = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-using HostArith = Portable<u64>;
+template <class ArithType, class Function>
+auto with_curve_over(const std::string& name, Function f) {
+  if (name == "bn128") return f(Bn128<ArithType>{});
+  if (name == "bls12381") return f(Bls12381<ArithType>{});
+  throw std::invalid_argument("unknown curve " + name);
+}
 
-// Calls f with a value whose type is the curve's.
+// Calls f with a value whose type is the curve's, over the quickest arithmetic of this CPU.
 template <class Function>
 auto with_curve(const std::string& name, Function f) {
-  if (name == "bn128") return f(Bn128<HostArith>{});
-  if (name == "bls12381") return f(Bls12381<HostArith>{});
-  throw std::invalid_argument("unknown curve " + name);
+#if defined(__x86_64__)
+  static const bool adx = cpu_has_adx();
+  if (adx) return with_curve_over<Adx>(name, f);
+#endif
+  return with_curve_over<Portable<u64>>(name, f);
 }
 
 inline void require(bool condition, const char* what) {

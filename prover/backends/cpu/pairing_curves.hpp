@@ -10,11 +10,11 @@
 
 namespace prover {
 
-template <class Arith>
-struct Bn128Pairing : Bn128<Arith> {
-  using Fp2 = typename Bn128<Arith>::Fq2;
-  using typename Bn128<Arith>::Fq;
-  using Bn128<Arith>::times_nonresidue;
+template <class ArithType>
+struct Bn128Pairing : Bn128<ArithType> {
+  using Fp2 = typename Bn128<ArithType>::Fq2;
+  using typename Bn128<ArithType>::Fq;
+  using Bn128<ArithType>::times_nonresidue;
   using Target = Fp12<Bn128Pairing>;
 
   static constexpr std::uint64_t u = 4965661367192848881;
@@ -47,11 +47,11 @@ struct Bn128Pairing : Bn128<Arith> {
   }
 };
 
-template <class Arith>
-struct Bls12381Pairing : Bls12381<Arith> {
-  using Fp2 = typename Bls12381<Arith>::Fq2;
-  using typename Bls12381<Arith>::Fq;
-  using Bls12381<Arith>::times_nonresidue;
+template <class ArithType>
+struct Bls12381Pairing : Bls12381<ArithType> {
+  using Fp2 = typename Bls12381<ArithType>::Fq2;
+  using typename Bls12381<ArithType>::Fq;
+  using Bls12381<ArithType>::times_nonresidue;
   using Target = Fp12<Bls12381Pairing>;
 
   static constexpr std::uint64_t minus_x = 0xd201000000010000;
@@ -83,13 +83,13 @@ struct Bls12381Pairing : Bls12381<Arith> {
 // What a curve of the kernels is to the pairing.
 template <class Curve>
 struct PairingOf;
-template <class Arith>
-struct PairingOf<Bn128<Arith>> {
-  using type = Bn128Pairing<Arith>;
+template <class ArithType>
+struct PairingOf<Bn128<ArithType>> {
+  using type = Bn128Pairing<ArithType>;
 };
-template <class Arith>
-struct PairingOf<Bls12381<Arith>> {
-  using type = Bls12381Pairing<Arith>;
+template <class ArithType>
+struct PairingOf<Bls12381<ArithType>> {
+  using type = Bls12381Pairing<ArithType>;
 };
 
 }  // namespace prover
