@@ -26,8 +26,8 @@ extern "C" __global__ void group(const prover::Affine<F>* p, prover::Xyzz<F>* ou
   prover::Affine<F> affine = sum.to_affine();
   if (Curve::on_curve(affine)) out[0] = -sum;
   out[1] = prover::Xyzz<F>::from_affine({{inverses[0], inverses[1]}});
-  out[2] = prover::weighted_sum<F>(3, [&](prover::u32 i) {{
-    return prover::Xyzz<F>::from_affine(p[i]);
+  out[2] = prover::weighted_sum<F>(3, [&](prover::u32 i, prover::Xyzz<F>& sum) {{
+    sum = sum + p[i];
   }});
 }}
 """
@@ -39,11 +39,12 @@ SCALAR_PROGRAM = """
 #include "sparse.cuh"
 using F = prover::{curve}<prover::Portable<prover::u32>>::Fr;
 extern "C" __global__ void scalar(F* x, F* twiddles, short* digits, const prover::Term<F>* term) {{
-  prover::split_butterfly(x[0], x[1], twiddles[0]);
-  prover::split_butterfly_inverse(x[0], x[1], twiddles[1]);
+  prover::split_butterfly(x[0], x[1], prover::inverse_twiddle(twiddles, 3));
   prover::merge_butterfly(x[0], x[1], twiddles[2]);
-  x[2] = prover::root_of_unity<F>(5) + prover::term_value(*term, x[3].value);
+  prover::plain_butterfly(x[0], x[1]);
+  x[2] = prover::root_of_unity<F>(5) + term->times(x[3].value);
   const auto windows = prover::Windows<F>::of_width(13);
+  prover::make_small<F>(x[4].value);
   prover::recode<F>(x[4].value, windows, [&](int w, int digit) {{ digits[w] = short(digit); }});
 }}
 """
