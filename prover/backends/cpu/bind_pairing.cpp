@@ -22,8 +22,8 @@ const PairingOn<Curve>& pairing() {
 
 // The pairs of finite points: infinity pairs with everything to one.
 template <class Curve>
-std::vector<typename PairingOn<Curve>::Pair> finite_pairs(const ConstRows& g1,
-                                                          const ConstRows& g2) {
+std::vector<typename PairingOn<Curve>::Pair> finite_pairs(const ConstByteRows& g1,
+                                                          const ConstByteRows& g2) {
   using P = typename PairingOn<Curve>::G1;
   using Q = typename PairingOn<Curve>::G2;
   require(g1.shape(0) == g2.shape(0), "as many points of G1 as of G2 are needed");
@@ -39,7 +39,8 @@ std::vector<typename PairingOn<Curve>::Pair> finite_pairs(const ConstRows& g1,
   return pairs;
 }
 
-bool pairing_product_is_one(const std::string& curve, const ConstRows& g1, const ConstRows& g2) {
+bool pairing_product_is_one(const std::string& curve, const ConstByteRows& g1,
+                            const ConstByteRows& g2) {
   return with_curve(curve, [&](auto tag) {
     using Curve = decltype(tag);
     const auto pairs = finite_pairs<Curve>(g1, g2);
@@ -48,7 +49,8 @@ bool pairing_product_is_one(const std::string& curve, const ConstRows& g1, const
   });
 }
 
-nb::object pairing_product(const std::string& curve, const ConstRows& g1, const ConstRows& g2) {
+nb::object pairing_product(const std::string& curve, const ConstByteRows& g1,
+                           const ConstByteRows& g2) {
   return with_curve(curve, [&](auto tag) -> nb::object {
     using Curve = decltype(tag);
     using Fq = typename Curve::Fq;

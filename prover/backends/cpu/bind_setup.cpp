@@ -14,13 +14,14 @@ namespace {
 template <class Scalar>
 using ConstColumn = nb::ndarray<const Scalar, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-bool are_scalars(const ConstRows& rows, std::size_t n) {
+bool are_scalars(const ConstByteRows& rows, std::size_t n) {
   return rows.shape(0) == n && rows.shape(1) == scalar_bytes;
 }
 
 // F is the field of the group's coordinates.
 template <class Curve, class F>
-void fixed_base_in(const ConstRows& base, const ConstRows& scalars, const Rows& out, int threads) {
+void fixed_base_in(const ConstByteRows& base, const ConstByteRows& scalars, const ByteRows& out,
+                   int threads) {
   using Integer = typename Curve::Fr::Integer;
   const std::size_t n = scalars.shape(0);
   require(base.shape(0) == 1 && base.shape(1) == sizeof(Affine<F>), "base is not one point");
@@ -51,8 +52,8 @@ void fixed_base_in(const ConstRows& base, const ConstRows& scalars, const Rows& 
   });
 }
 
-void fixed_base(const std::string& curve, int group, const ConstRows& base,
-                const ConstRows& scalars, const Rows& out, int threads) {
+void fixed_base(const std::string& curve, int group, const ConstByteRows& base,
+                const ConstByteRows& scalars, const ByteRows& out, int threads) {
   require(group == 1 || group == 2, "group is 1 or 2");
   with_curve(curve, [&](auto tag) {
     using Curve = decltype(tag);
@@ -64,9 +65,9 @@ void fixed_base(const std::string& curve, int group, const ConstRows& base,
   });
 }
 
-void lagrange(const std::string& curve, const ConstRows& omega, std::uint64_t order,
-              std::uint64_t first, std::uint64_t step, const ConstRows& tau, const ConstRows& scale,
-              const Rows& out, int threads) {
+void lagrange(const std::string& curve, const ConstByteRows& omega, std::uint64_t order,
+              std::uint64_t first, std::uint64_t step, const ConstByteRows& tau,
+              const ConstByteRows& scale, const ByteRows& out, int threads) {
   const std::size_t n = out.shape(0);
   require(are_scalars(omega, 1) && are_scalars(tau, 1) && are_scalars(scale, 1) &&
               out.shape(1) == scalar_bytes,
@@ -74,7 +75,7 @@ void lagrange(const std::string& curve, const ConstRows& omega, std::uint64_t or
   require(order != 0 && (order & (order - 1)) == 0, "order is a power of two");
   with_curve(curve, [&](auto tag) {
     using Fr = typename decltype(tag)::Fr;
-    auto scalar = [](const ConstRows& row) {
+    auto scalar = [](const ConstByteRows& row) {
       return Fr::from_integer(load_scalar<Fr>(row.data(), 0));
     };
     const LagrangeBasis<Fr> basis(scalar(omega), order, scalar(tau), scalar(scale));
@@ -89,7 +90,7 @@ void lagrange(const std::string& curve, const ConstRows& omega, std::uint64_t or
 void bind_columns(
     const std::string& curve, const ConstColumn<std::uint8_t>& matrix,
     const ConstColumn<std::uint32_t>& constraint, const ConstColumn<std::uint32_t>& wire,
-    const ConstRows& value, const ConstRows& weights,
+    const ConstByteRows& value, const ConstByteRows& weights,
     const nb::ndarray<std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>& out) {
   const std::size_t n = matrix.shape(0), wires = out.shape(1);
   require(constraint.shape(0) == n && wire.shape(0) == n && are_scalars(value, n),
@@ -103,8 +104,9 @@ void bind_columns(
   });
 }
 
-void bind_weighted_sum(const std::string& curve, const ConstRows& weights, const ConstRows& a,
-                       const ConstRows& b, const ConstRows& c, const Rows& out, int threads) {
+void bind_weighted_sum(const std::string& curve, const ConstByteRows& weights,
+                       const ConstByteRows& a, const ConstByteRows& b, const ConstByteRows& c,
+                       const ByteRows& out, int threads) {
   const std::size_t n = out.shape(0);
   require(are_scalars(weights, 3) && are_scalars(a, n) && are_scalars(b, n) && are_scalars(c, n) &&
               out.shape(1) == scalar_bytes,

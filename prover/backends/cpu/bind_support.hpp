@@ -20,8 +20,8 @@ namespace prover {
 
 namespace nb = nanobind;
 
-using Rows = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ConstRows = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ByteRows = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstByteRows = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 template <class ArithType, class Function>
 auto with_curve_over(const std::string& name, Function f) {
