@@ -124,7 +124,7 @@ struct Arith {
   // "Analyzing and comparing Montgomery multiplication algorithms", 1996). The spare bit of the
   // modulus keeps t below 2 q between the steps, so one extra limb is enough.
   template <class Modulus>
-  static void mul(Limb* out, const Limb* a, const Limb* b) {
+  PROVER_CALL static void mul(Limb* out, const Limb* a, const Limb* b) {
     constexpr int size = Montgomery<Modulus, Limb>::size;
     Limb t[size + 1] = {};
     for (int i = 0; i < size; ++i) {

@@ -42,6 +42,11 @@ struct Bls12381 {
   // (1 + u) x
   static Fq2 times_nonresidue(const Fq2& x) { return {x.c0 - x.c1, x.c0 + x.c1}; }
 
+  template <class F>
+  static bool in_subgroup(const Affine<F>& p) {
+    return multiply(p, Fr::modulus()).is_infinity();
+  }
+
   static Affine<Fq> generator1() { return {coordinate(g1x), coordinate(g1y)}; }
   static Affine<Fq2> generator2() {
     return {{coordinate(g2x0), coordinate(g2x1)}, {coordinate(g2y0), coordinate(g2y1)}};

@@ -45,6 +45,10 @@ struct Bn128 {
     return {nine.c0 - x.c1, nine.c1 + x.c0};
   }
 
+  // G1 has prime order
+  static bool in_subgroup(const Affine<Fq>&) { return true; }
+  static bool in_subgroup(const Affine<Fq2>& p) { return multiply(p, Fr::modulus()).is_infinity(); }
+
   static Affine<Fq> generator1() { return {coordinate(g1x), coordinate(g1y)}; }
   static Affine<Fq2> generator2() {
     return {{coordinate(g2x0), coordinate(g2x1)}, {coordinate(g2y0), coordinate(g2y1)}};

@@ -24,7 +24,7 @@ struct Fp2 {
   Fp2 operator-() const { return {-c0, -c1}; }
 
   // Karatsuba: three multiplications
-  friend Fp2 operator*(const Fp2& a, const Fp2& b) {
+  PROVER_CALL friend Fp2 operator*(const Fp2& a, const Fp2& b) {
     const F low = a.c0 * b.c0;
     const F high = a.c1 * b.c1;
     return {low - high, (a.c0 + a.c1) * (b.c0 + b.c1) - low - high};
@@ -32,7 +32,7 @@ struct Fp2 {
   friend Fp2 operator*(const Fp2& a, const F& b) { return {a.c0 * b, a.c1 * b}; }
 
   // (c0 + c1)(c0 - c1) + 2 c0 c1 u
-  Fp2 squared() const { return {(c0 + c1) * (c0 - c1), (c0 * c1).twice()}; }
+  PROVER_CALL Fp2 squared() const { return {(c0 + c1) * (c0 - c1), (c0 * c1).twice()}; }
   Fp2 twice() const { return {c0.twice(), c1.twice()}; }
   Fp2 conjugate() const { return {c0, -c1}; }
 

@@ -6,6 +6,14 @@
 // static constexpr array.
 #pragma once
 
+// Multiplications stay calls on the device: with all of them inlined, NVRTC takes minutes for the
+// laws of one group. The host compiler decides by itself.
+#ifdef __CUDACC_RTC__
+#define PROVER_CALL __noinline__
+#else
+#define PROVER_CALL
+#endif
+
 namespace prover {
 
 using u8 = unsigned char;

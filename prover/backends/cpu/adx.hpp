@@ -147,6 +147,10 @@ inline bool cpu_has_adx() {
   return __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("adx");
 }
 
+#else
+
+inline bool cpu_has_adx() { return false; }
+
 #endif
 
 }  // namespace prover
