@@ -80,9 +80,9 @@ def pairing_product_is_one(curve: str, g1: Bytes, g2: Bytes) -> bool:
     """Whether the product of e(g1[i], g2[i]) is one; affine Montgomery points, infinity allowed."""
 
 def pairing_product(curve: str, g1: Bytes, g2: Bytes) -> Bytes:
-    """The product of e(g1[i], g2[i]), shape (12, n8q), Montgomery form.
+    """The product of e(g1[i], g2[i]), shape (12 n8q,), Montgomery form.
 
-    Rows are the coefficients in Fp of Fp12 = Fp6[w] / (w^2 - v), Fp6 = Fp2[v] / (v^3 - xi), from
+    These are the coefficients in Fp of Fp12 = Fp6[w] / (w^2 - v), Fp6 = Fp2[v] / (v^3 - xi), from
     low to high. Its fixed power is the one that snarkjs writes as vk_alphabeta_12.
     """
 
@@ -122,4 +122,4 @@ def add_to_columns(
 def weighted_sum(
     curve: str, weights: Bytes, a: Bytes, b: Bytes, c: Bytes, out: Bytes, threads: int = 0
 ) -> None:
-    """Out <- weights[0] a + weights[1] b + weights[2] c; ``weights`` has shape (3, 32)."""
+    """The sum weights[0] a + weights[1] b + weights[2] c; ``weights`` has shape (3, 32)."""

@@ -4,28 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <vector>
 
-#include "field.cuh"
+#include "memory.hpp"
 
 namespace prover {
-
-constexpr std::size_t scalar_bytes = 32;
-
-// Row i of an array of scalars of any alignment.
-template <class Fr>
-typename Fr::Integer load_scalar(const std::uint8_t* rows, std::size_t i) {
-  static_assert(sizeof(typename Fr::Integer) == scalar_bytes);
-  typename Fr::Integer out;
-  std::memcpy(&out, rows + i * scalar_bytes, scalar_bytes);
-  return out;
-}
-
-template <class Integer>
-void store_scalar(std::uint8_t* rows, std::size_t i, const Integer& value) {
-  std::memcpy(rows + i * scalar_bytes, &value, scalar_bytes);
-}
 
 // L_k(tau) = (tau^n - 1) omega^k / (n (tau - omega^k)), up to a scale.
 template <class Fr>
@@ -40,7 +22,7 @@ class LagrangeBasis {
 
   // Rows begin to end of out, in Montgomery form; row i is L_k for k = first + i step.
   void rows(std::uint64_t first, std::uint64_t step, std::size_t begin, std::size_t end,
-            std::uint8_t* out) const {
+            u8* out) const {
     Fr root[block], distance[block], scratch[block];
     Fr next = power(omega_, first + begin * step);
     const Fr ratio = power(omega_, step);
@@ -53,7 +35,7 @@ class LagrangeBasis {
       }
       invert_batch(distance, scratch, n);
       for (int i = 0; i < n; ++i) {
-        store_scalar(out, at + i, (factor_ * root[i] * distance[i]).value);
+        store(out + (at + i) * sizeof(Fr), factor_ * root[i] * distance[i]);
       }
     }
   }
@@ -72,32 +54,49 @@ class LagrangeBasis {
   }
 };
 
+// Terms of a circuit's linear combinations, one array a field; values are in standard form.
+struct Terms {
+  const u8* matrix;
+  const u32* constraint;
+  const u32* wire;
+  const u8* values;
+  std::size_t count;
+};
+
 // columns[matrix, wire] += value weights[constraint]: a standard value times a weight in
 // Montgomery form is standard.
 template <class Fr>
-void add_to_columns(std::size_t terms, const std::uint8_t* matrix, const std::uint32_t* constraint,
-                    const std::uint32_t* wire, const std::uint8_t* values,
-                    const std::uint8_t* weights, std::size_t wires, std::uint8_t* columns) {
-  for (std::size_t i = 0; i < terms; ++i) {
-    const Fr value{load_scalar<Fr>(values, i)};
-    const Fr weight{load_scalar<Fr>(weights, constraint[i])};
-    const std::size_t target = matrix[i] * wires + wire[i];
-    const Fr sum{load_scalar<Fr>(columns, target)};
-    store_scalar(columns, target, (sum + value * weight).value);
+void add_to_columns(const Terms& terms, const u8* weights, std::size_t wires, u8* columns) {
+  const Rows<Fr> values(terms.values, terms.count);
+  for (std::size_t i = 0; i < terms.count; ++i) {
+    const Fr weight = load<Fr>(weights + terms.constraint[i] * sizeof(Fr));
+    u8* sum = columns + (terms.matrix[i] * wires + terms.wire[i]) * sizeof(Fr);
+    store(sum, load<Fr>(sum) + values[i] * weight);
   }
 }
 
-// Rows begin to end of out <- weights[0] a + weights[1] b + weights[2] c.
+// weights[0] a + weights[1] b + weights[2] c, all in standard form.
 template <class Fr>
-void weighted_sum(const std::uint8_t* weights, const std::uint8_t* a, const std::uint8_t* b,
-                  const std::uint8_t* c, std::size_t begin, std::size_t end, std::uint8_t* out) {
-  Fr weight[3];
-  for (int j = 0; j < 3; ++j) weight[j] = Fr::from_integer(load_scalar<Fr>(weights, j));
-  auto row = [](const std::uint8_t* rows, std::size_t i) { return Fr{load_scalar<Fr>(rows, i)}; };
-  for (std::size_t i = begin; i < end; ++i) {
-    const Fr sum = weight[0] * row(a, i) + weight[1] * row(b, i) + weight[2] * row(c, i);
-    store_scalar(out, i, sum.value);
+class WeightedSum {
+ public:
+  WeightedSum(const u8* weights, const u8* a, const u8* b, const u8* c) : columns_{a, b, c} {
+    for (int j = 0; j < 3; ++j) {
+      weights_[j] =
+          Fr::from_integer(load<typename Fr::Integer>(weights + j * sizeof(typename Fr::Integer)));
+    }
   }
-}
+
+  void rows(std::size_t begin, std::size_t end, u8* out) const {
+    for (std::size_t i = begin; i < end; ++i) {
+      Fr sum = Fr::zero();
+      for (int j = 0; j < 3; ++j) sum = sum + weights_[j] * load<Fr>(columns_[j] + i * sizeof(Fr));
+      store(out + i * sizeof(Fr), sum);
+    }
+  }
+
+ private:
+  Fr weights_[3];
+  const u8* columns_[3];
+};
 
 }  // namespace prover

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "curve.cuh"
+#include "memory.hpp"
+#include "threads.hpp"
 
 namespace prover {
 
@@ -105,5 +108,24 @@ class FixedBase {
     return digit;
   }
 };
+
+// out[i] <- scalars[i] base, for n scalars, on all threads.
+template <class F, class Fr>
+void multiples(const u8* base, const u8* scalars, std::size_t n, u8* out, int threads) {
+  using Scalar = typename Fr::Integer;
+  FixedBase<F, Scalar> table(load<Affine<F>>(base), n);
+  parallel_for(threads, table.windows(), [&](std::size_t i, int) { table.fill_window(i); });
+  constexpr std::size_t block = 256;  // points that share an inversion
+  parallel_for(threads, (n + block - 1) / block, [&](std::size_t task, int) {
+    Xyzz<F> sums[block];
+    Affine<F> affine[block];
+    const std::size_t begin = task * block, count = std::min(block, n - begin);
+    const Rows<Scalar> rows(scalars + begin * sizeof(Scalar), count);
+    for (std::size_t i = 0; i < count; ++i) sums[i] = table.multiple(rows[i]);
+    to_affine_batch(sums, affine, count);
+    std::memcpy(out + begin * sizeof(Affine<F>), static_cast<const void*>(affine),
+                count * sizeof(Affine<F>));
+  });
+}
 
 }  // namespace prover
