@@ -9,10 +9,9 @@ end, Python's and Node's start included; peak RSS is the whole process's.
 
 import argparse
 import json
-import os
+import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -71,16 +70,30 @@ def compare(curve: Curve, k: int, rounds: int, folder: Path) -> Comparison:
     return Comparison(curve.name, k, _best(ours), _best(theirs))
 
 
+# Run in a small interpreter of its own: Linux counts the memory of the process that spawns a
+# command into the command's peak, and this one has NumPy loaded.
+_RUNNER = """
+import os, sys, time
+quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+start = time.perf_counter()
+process = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
+_, status, usage = os.wait4(process, 0)
+print(time.perf_counter() - start, usage.ru_maxrss, os.waitstatus_to_exitcode(status))
+"""
+
+
 def measure(words: list[str]) -> Command:
-    """Run a command that must succeed; its output is dropped, its complaints are not."""
-    start = time.perf_counter()
-    quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-    process = os.posix_spawnp(words[0], words, os.environ, file_actions=quiet)
-    _, status, usage = os.wait4(process, 0)
-    wall = time.perf_counter() - start
-    if status:
-        raise RuntimeError(f"{' '.join(words)} failed with {os.waitstatus_to_exitcode(status)}")
-    return Command(wall, usage.ru_maxrss * 1024)
+    """Run a command that must succeed; its output is dropped."""
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _RUNNER, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wall, peak_kib, exit_code = result.stdout.split()
+    if exit_code != "0":
+        raise RuntimeError(f"{' '.join(words)} failed with {exit_code}: {result.stderr.strip()}")
+    return Command(float(wall), int(peak_kib) * 1024)
 
 
 def _best(runs: list[Command]) -> Command:
