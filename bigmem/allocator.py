@@ -2,17 +2,19 @@
 
 import operator
 import sys
-import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import SupportsIndex
 
-from ._core import Block
+from ._core import Block, parked_by, poll_fences
 from .errors import BigmemError, OutOfMemory
 from .sizes import parse_size
 
 MAX_ALIGNMENT = 1 << 30
+# How long a flush waits before it asks a fence again.
+FENCE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ class Allocator(ABC):
     def __init__(self, *, name: str | None = None) -> None:
         self.name = name if name is not None else type(self).__name__
         self._closed = False
-        _open_allocators.add(self)
+        key = id(self)
+        _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
 
     @abstractmethod
     def allocate(
@@ -136,7 +139,14 @@ class Allocator(ABC):
         bool
             `False` on timeout.
         """
-        return True
+        start = time.monotonic()
+        while True:
+            poll_fences()
+            if not parked_by(self):
+                return True
+            if timeout is not None and time.monotonic() - start >= timeout:
+                return False
+            time.sleep(FENCE_SECONDS)
 
     def trim(self) -> int:
         """Give every warm byte back now, on this thread; return how many bytes went back."""
@@ -149,7 +159,7 @@ class Allocator(ABC):
     def close(self) -> None:
         """Refuse further allocations. Idempotent; live blocks stay valid until they die."""
         self._closed = True
-        _open_allocators.discard(self)
+        _open.pop(id(self), None)
 
     def __enter__(self) -> "Allocator":
         return self
@@ -173,29 +183,11 @@ class Allocator(ABC):
         return size
 
 
-class _OpenAllocators:
-    """The open allocators of the process, by weak reference."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._members: weakref.WeakSet[Allocator] = weakref.WeakSet()
-
-    def add(self, allocator: Allocator) -> None:
-        with self._lock:
-            self._members.add(allocator)
-
-    def discard(self, allocator: Allocator) -> None:
-        with self._lock:
-            self._members.discard(allocator)
-
-    def snapshot(self) -> list[Allocator]:
-        with self._lock:
-            return list(self._members)
-
-
-_open_allocators = _OpenAllocators()
+# A plain dict, because its operations are atomic: a lock here could be wanted by a destructor that
+# runs while the same thread holds it.
+_open: dict[int, "weakref.ref[Allocator]"] = {}
 
 
 def open_allocators() -> list[Allocator]:
     """Every allocator of the process that is alive and not closed."""
-    return _open_allocators.snapshot()
+    return [allocator for ref in list(_open.values()) if (allocator := ref()) is not None]

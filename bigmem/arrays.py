@@ -144,7 +144,7 @@ def full_like(
 
 
 def _new(
-    shape: Shape, dtype: DTypeLike, order: str, allocator: Allocator | None, *, zeroed: bool
+    shape: Shape, dtype: DTypeLike, order: Order, allocator: Allocator | None, *, zeroed: bool
 ) -> Array:
     if order not in ("C", "F"):
         raise ValueError(f"order must be 'C' or 'F' (got {order!r})")
@@ -157,7 +157,7 @@ def _new(
     count = math.prod(axes)
     nbytes = count * resolved.itemsize
     if nbytes == 0:
-        return np.empty(axes, resolved, order)  # type: ignore[call-overload,no-any-return]
+        return np.empty(axes, resolved, order)
     chosen = allocator if allocator is not None else get_allocator()
     block = chosen.allocate(nbytes, alignment=max(64, resolved.alignment), zeroed=zeroed)
     # frombuffer, not ndarray(buffer=...): it keeps the export, so that the block knows its views.

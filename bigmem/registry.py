@@ -6,7 +6,10 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from .allocator import Allocator, AllocatorStats, open_allocators
+from .arena.arena import ArenaAllocator
 from .errors import BigmemError
+from .mapped import MappedAllocator
+from .release import Deferred, Inline, Recycle
 from .system import SystemAllocator
 
 DEFAULT_NAME = "recycle"
@@ -16,10 +19,10 @@ _default: Allocator | None = None
 
 _BUILT_IN: dict[str, Callable[[], Allocator]] = {
     "system": lambda: SystemAllocator(name="system"),
-    "mapped": lambda: SystemAllocator(name="mapped"),
-    "dontneed": lambda: SystemAllocator(name="dontneed"),
-    "deferred": lambda: SystemAllocator(name="deferred"),
-    "recycle": lambda: SystemAllocator(name="recycle"),
+    "mapped": lambda: MappedAllocator(name="mapped"),
+    "dontneed": lambda: ArenaAllocator(release=Inline(), name="dontneed"),
+    "deferred": lambda: ArenaAllocator(release=Deferred(), name="deferred"),
+    "recycle": lambda: ArenaAllocator(release=Recycle(), name="recycle"),
 }
 
 

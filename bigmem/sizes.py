@@ -35,3 +35,11 @@ def parse_size(size: SupportsIndex | str) -> int:
     if nbytes < 0:
         raise BigmemError(f"a size cannot be negative (got {nbytes})")
     return nbytes
+
+
+def format_size(nbytes: int) -> str:
+    """`nbytes` with the largest binary unit that it fills, for people."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}"
+    return f"{nbytes} bytes"

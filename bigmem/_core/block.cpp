@@ -33,6 +33,7 @@ PyTypeObject* block_type = nullptr;
 struct Parked {
   Holding holding;
   PyObject* fences;
+  PyObject* allocator;
 };
 std::vector<Parked>& parked() {
   static auto* list = new std::vector<Parked>;
@@ -80,9 +81,9 @@ void settle(Lease& lease, bool owes) {
   lease.source->settle(lease.token);
 }
 
-void park(Holding&& holding, PyObject* fences) {
+void park(Parked&& item) {
   try {
-    parked().push_back({std::move(holding), fences});
+    parked().push_back(std::move(item));
   } catch (const std::bad_alloc&) {
     // The range stays pending for ever: lost memory is better than reuse under a running copy.
   }
@@ -103,7 +104,7 @@ void let_go(Block* self) {
   } else if (!fences) {
     return PyBuffer_Release(&holding.view);
   }
-  park(std::move(holding), fences);
+  park({std::move(holding), fences, Py_NewRef(self->allocator)});
 }
 
 Block* create(PyObject* allocator) {
@@ -276,7 +277,7 @@ bool poll_fences(bool raise) {
     const int done = !good ? 0 : raise ? all_done(item.fences) : all_done_quietly(item.fences);
     if (done <= 0) {
       good = good && !(raise && done < 0);
-      park(std::move(item.holding), item.fences);
+      park(std::move(item));
       continue;
     }
     Py_DECREF(item.fences);
@@ -284,8 +285,15 @@ bool poll_fences(bool raise) {
       settle(item.holding.lease, item.holding.lease.source->unfence(item.holding.lease.token));
     else
       PyBuffer_Release(&item.holding.view);
+    Py_DECREF(item.allocator);
   }
   return good;
+}
+
+std::size_t parked_by(const PyObject* allocator) {
+  std::size_t count = 0;
+  for (const Parked& item : parked()) count += item.allocator == allocator;
+  return count;
 }
 
 }  // namespace bigmem

@@ -15,4 +15,7 @@ PyObject* new_block(Lease lease, PyObject* allocator);
 // reported as unraisable and its range stays parked, since nobody knows that it may be reused.
 bool poll_fences(bool raise);
 
+// How many released blocks of this allocator wait for fences.
+std::size_t parked_by(const PyObject* allocator);
+
 }  // namespace bigmem

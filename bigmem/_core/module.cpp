@@ -1,4 +1,7 @@
+#include "arena_python.hpp"
 #include "block.hpp"
+#include "extent_map_python.hpp"
+#include "pages_python.hpp"
 #include "python.hpp"
 #include "system.hpp"
 
@@ -9,6 +12,10 @@ PyObject* poll_fences(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* parked_by(PyObject*, PyObject* allocator) {
+  return PyLong_FromSize_t(bigmem::parked_by(allocator));
+}
+
 // The core keeps its state in process-wide statics, guarded by one GIL.
 int execute(PyObject* module) {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -16,13 +23,16 @@ int execute(PyObject* module) {
     return -1;
   }
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
-                    bigmem::add_system_type(module);
+                    bigmem::add_system_type(module) && bigmem::add_pages_type(module) &&
+                    bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module);
   return good ? 0 : -1;
 }
 
 PyMethodDef functions[] = {
     {"poll_fences", poll_fences, METH_NOARGS,
      "poll_fences()\n--\n\nLet go of released blocks whose fences are done by now."},
+    {"parked_by", parked_by, METH_O,
+     "parked_by(allocator)\n--\n\nHow many of its released blocks wait for fences."},
     {nullptr}};
 
 PyModuleDef_Slot slots[] = {
