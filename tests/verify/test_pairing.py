@@ -53,6 +53,17 @@ def test_values_are_py_ecc_s(curve_name: str) -> None:
     assert decode_coordinates(CURVES[curve_name], value) == oracle_value(curve_name, a, b)
 
 
+def test_every_arithmetic_gives_the_same_value(curve_name: str) -> None:
+    chosen = _cpu.arithmetic()
+    pair = multiple(curve_name, 1, 3**99), multiple(curve_name, 2, 5**77)
+    value = _cpu.pairing_product(curve_name, *pair)
+    try:
+        _cpu._use_arithmetic("portable")
+        assert np.array_equal(_cpu.pairing_product(curve_name, *pair), value)
+    finally:
+        _cpu._use_arithmetic(chosen)
+
+
 def test_bilinear(curve_name: str) -> None:
     r = CURVES[curve_name].r
     for _ in range(5):
