@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,5 +28,9 @@ def snarkjs() -> Run:
 
 @pytest.fixture(scope="session")
 def node_path(snarkjs: Run) -> dict[str, str]:
-    """An environment in which ``node`` is the pinned one."""
-    return {**os.environ, "PATH": f"{node_directory() / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    """An environment in which ``node`` is the pinned one, and Python this one."""
+    return {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "PATH": f"{node_directory() / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
