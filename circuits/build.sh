@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Compiles the circuits and makes their witnesses again.
 #   circuits/build.sh [DIRECTORY]     DIRECTORY: where the results go, beside the sources if absent
-# Needs Python 3.11 (PYTHON names another than python3), node, and the compiler: run `npm ci` in tests/interop first.
+# Needs Python 3.11 (PYTHON names another than python3), node, and the compiler: run `npm ci` in
+# tests/interop first.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 modules=$(realpath -m "$here/../tests/interop/node_modules")

@@ -122,4 +122,4 @@ def add_to_columns(
 def weighted_sum(
     curve: str, weights: Bytes, a: Bytes, b: Bytes, c: Bytes, out: Bytes, threads: int = 0
 ) -> None:
-    """Make out the sum weights[0] a + weights[1] b + weights[2] c; ``weights`` has shape (3, 32)."""
+    """Store weights[0] a + weights[1] b + weights[2] c in ``out``; ``weights`` is (3, 32)."""
