@@ -36,22 +36,25 @@ struct PortableRow {
     }
   }
 
-  // t -= a; a mask of ones if the difference is negative, else 0
-  template <int N>
-  static Limb subtract(Limb* t, const Limb* a) {
-    Limb borrow = 0;
-    for (int i = 0; i < N; ++i) {
-      const Wide x = Wide(t[i]) - a[i] - borrow;
-      t[i] = Limb(x);
-      borrow = Limb(x >> bits) & 1;
-    }
-    return Limb(0) - borrow;
+  // t = t - a mod q
+  template <class Modulus>
+  static void subtract(Limb* t, const Limb* a) {
+    constexpr auto q = Montgomery<Modulus, Limb>::modulus();
+    const Limb negative = difference<q.size>(t, a);
+    Limb correction[q.size];
+    for (int i = 0; i < q.size; ++i) correction[i] = q.v[i] & negative;
+    add<q.size>(t, correction);
   }
 
+  // t = t mod q, for t < 2 q
   template <class Modulus>
-  static Limb subtract_modulus(Limb* t) {
+  static void reduce_once(Limb* t) {
     constexpr auto q = Montgomery<Modulus, Limb>::modulus();
-    return subtract<q.size>(t, q.v);
+    Limb u[q.size];
+    for (int i = 0; i < q.size; ++i) u[i] = t[i];
+    const Limb keep = difference<q.size>(u, q.v);
+    // A branch would be mispredicted half the time.
+    for (int i = 0; i < q.size; ++i) t[i] = u[i] ^ ((u[i] ^ t[i]) & keep);
   }
 
   // t += a b, where t has N + 1 limbs and no carry leaves it
@@ -72,21 +75,24 @@ struct PortableRow {
     constexpr auto q = Montgomery<Modulus, Limb>::modulus();
     add_product<q.size>(t, q.v, m);
   }
+
+ private:
+  // t -= a; a mask of ones if the difference is negative, else 0
+  template <int N>
+  static Limb difference(Limb* t, const Limb* a) {
+    Limb borrow = 0;
+    for (int i = 0; i < N; ++i) {
+      const Wide x = Wide(t[i]) - a[i] - borrow;
+      t[i] = Limb(x);
+      borrow = Limb(x >> bits) & 1;
+    }
+    return Limb(0) - borrow;
+  }
 };
 
 template <class LimbType, class Row>
 struct Arith {
   using Limb = LimbType;
-
-  // out = t - q if that is not negative, else t, for t < 2 q
-  template <class Modulus>
-  static void reduce_once(Limb* out, const Limb* t) {
-    constexpr int size = Montgomery<Modulus, Limb>::size;
-    Limb u[size];
-    for (int i = 0; i < size; ++i) u[i] = t[i];
-    const Limb keep = Row::template subtract_modulus<Modulus>(u);
-    for (int i = 0; i < size; ++i) out[i] = u[i] ^ ((u[i] ^ t[i]) & keep);
-  }
 
   template <class Modulus>
   static void add(Limb* out, const Limb* a, const Limb* b) {
@@ -94,20 +100,17 @@ struct Arith {
     Limb t[size];
     for (int i = 0; i < size; ++i) t[i] = a[i];
     Row::template add<size>(t, b);
-    reduce_once<Modulus>(out, t);
+    Row::template reduce_once<Modulus>(t);
+    for (int i = 0; i < size; ++i) out[i] = t[i];
   }
 
   template <class Modulus>
   static void sub(Limb* out, const Limb* a, const Limb* b) {
-    using M = Montgomery<Modulus, Limb>;
-    constexpr auto q = M::modulus();
-    Limb t[M::size];
-    for (int i = 0; i < M::size; ++i) t[i] = a[i];
-    const Limb negative = Row::template subtract<M::size>(t, b);
-    Limb correction[M::size];
-    for (int i = 0; i < M::size; ++i) correction[i] = q.v[i] & negative;
-    Row::template add<M::size>(t, correction);
-    for (int i = 0; i < M::size; ++i) out[i] = t[i];
+    constexpr int size = Montgomery<Modulus, Limb>::size;
+    Limb t[size];
+    for (int i = 0; i < size; ++i) t[i] = a[i];
+    Row::template subtract<Modulus>(t, b);
+    for (int i = 0; i < size; ++i) out[i] = t[i];
   }
 
   // One step of Montgomery's reduction: t = (t + m q) / 2^bits
@@ -131,7 +134,8 @@ struct Arith {
       Row::template add_product<size>(t, a, b[i]);
       reduction_row<Modulus>(t);
     }
-    reduce_once<Modulus>(out, t);
+    Row::template reduce_once<Modulus>(t);
+    for (int i = 0; i < size; ++i) out[i] = t[i];
   }
 
   // out = a / R mod q, half the work of a multiplication by one
@@ -141,7 +145,8 @@ struct Arith {
     Limb t[size + 1] = {};
     for (int i = 0; i < size; ++i) t[i] = a[i];
     for (int i = 0; i < size; ++i) reduction_row<Modulus>(t);
-    reduce_once<Modulus>(out, t);
+    Row::template reduce_once<Modulus>(t);
+    for (int i = 0; i < size; ++i) out[i] = t[i];
   }
 };
 

@@ -17,18 +17,32 @@ struct AdxRow {
   template <int N>
   static void add(u64* t, const u64* a);
   template <int N>
-  static u64 subtract(u64* t, const u64* a);
-  template <int N>
   static void add_product(u64* t, const u64* a, u64 b);
 
   template <class Modulus>
-  static u64 subtract_modulus(u64* t) {
-    return subtract<Modulus::words>(t, modulus_limbs<Modulus>.v);
+  static void subtract(u64* t, const u64* a) {
+    const u64 negative = difference<Modulus::words>(t, a);
+    add_masked<Modulus::words>(t, modulus_limbs<Modulus>.v, negative);
+  }
+  template <class Modulus>
+  static void reduce_once(u64* t) {
+    subtract_once<Modulus::words>(t, modulus_limbs<Modulus>.v);
   }
   template <class Modulus>
   static void add_modulus_product(u64* t, u64 m) {
     add_product<Modulus::words>(t, modulus_limbs<Modulus>.v, m);
   }
+
+ private:
+  // t -= a; a mask of ones if the difference is negative, else 0
+  template <int N>
+  static u64 difference(u64* t, const u64* a);
+  // t += a & mask
+  template <int N>
+  static void add_masked(u64* t, const u64* a, u64 mask);
+  // t -= a if t is not below a
+  template <int N>
+  static void subtract_once(u64* t, const u64* a);
 };
 
 template <>
@@ -43,7 +57,7 @@ template <>
 }
 
 template <>
-[[gnu::always_inline]] inline u64 AdxRow::subtract<4>(u64* t, const u64* a) {
+[[gnu::always_inline]] inline u64 AdxRow::difference<4>(u64* t, const u64* a) {
   u64 mask;
   asm("sub (%[a]), %[t0]\n\t"
       "sbb 8(%[a]), %[t1]\n\t"
@@ -54,6 +68,35 @@ template <>
       : [a] "r"(a), "m"(*reinterpret_cast<const u64(*)[4]>(a))
       : "cc");
   return mask;
+}
+
+template <>
+[[gnu::always_inline]] inline void AdxRow::add_masked<4>(u64* t, const u64* a, u64 mask) {
+  asm("add %[m0], %[t0]\n\t"
+      "adc %[m1], %[t1]\n\t"
+      "adc %[m2], %[t2]\n\t"
+      "adc %[m3], %[t3]\n\t"
+      : [t0] "+&r"(t[0]), [t1] "+&r"(t[1]), [t2] "+&r"(t[2]), [t3] "+&r"(t[3])
+      :
+      [m0] "rm"(a[0] & mask), [m1] "rm"(a[1] & mask), [m2] "rm"(a[2] & mask), [m3] "rm"(a[3] & mask)
+      : "cc");
+}
+
+template <>
+[[gnu::always_inline]] inline void AdxRow::subtract_once<4>(u64* t, const u64* a) {
+  u64 u0 = t[0], u1 = t[1], u2 = t[2], u3 = t[3];
+  asm("sub (%[a]), %[u0]\n\t"
+      "sbb 8(%[a]), %[u1]\n\t"
+      "sbb 16(%[a]), %[u2]\n\t"
+      "sbb 24(%[a]), %[u3]\n\t"
+      "cmovnc %[u0], %[t0]\n\t"
+      "cmovnc %[u1], %[t1]\n\t"
+      "cmovnc %[u2], %[t2]\n\t"
+      "cmovnc %[u3], %[t3]\n\t"
+      : [t0] "+&r"(t[0]), [t1] "+&r"(t[1]), [t2] "+&r"(t[2]), [t3] "+&r"(t[3]), [u0] "+&r"(u0),
+        [u1] "+&r"(u1), [u2] "+&r"(u2), [u3] "+&r"(u3)
+      : [a] "r"(a), "m"(*reinterpret_cast<const u64(*)[4]>(a))
+      : "cc");
 }
 
 template <>
@@ -71,7 +114,7 @@ template <>
 }
 
 template <>
-[[gnu::always_inline]] inline u64 AdxRow::subtract<6>(u64* t, const u64* a) {
+[[gnu::always_inline]] inline u64 AdxRow::difference<6>(u64* t, const u64* a) {
   u64 mask;
   asm("sub (%[a]), %[t0]\n\t"
       "sbb 8(%[a]), %[t1]\n\t"
@@ -85,6 +128,43 @@ template <>
       : [a] "r"(a), "m"(*reinterpret_cast<const u64(*)[6]>(a))
       : "cc");
   return mask;
+}
+
+template <>
+[[gnu::always_inline]] inline void AdxRow::add_masked<6>(u64* t, const u64* a, u64 mask) {
+  asm("add %[m0], %[t0]\n\t"
+      "adc %[m1], %[t1]\n\t"
+      "adc %[m2], %[t2]\n\t"
+      "adc %[m3], %[t3]\n\t"
+      "adc %[m4], %[t4]\n\t"
+      "adc %[m5], %[t5]\n\t"
+      : [t0] "+&r"(t[0]), [t1] "+&r"(t[1]), [t2] "+&r"(t[2]), [t3] "+&r"(t[3]), [t4] "+&r"(t[4]),
+        [t5] "+&r"(t[5])
+      : [m0] "rm"(a[0] & mask), [m1] "rm"(a[1] & mask), [m2] "rm"(a[2] & mask),
+        [m3] "rm"(a[3] & mask), [m4] "rm"(a[4] & mask), [m5] "rm"(a[5] & mask)
+      : "cc");
+}
+
+template <>
+[[gnu::always_inline]] inline void AdxRow::subtract_once<6>(u64* t, const u64* a) {
+  u64 u0 = t[0], u1 = t[1], u2 = t[2], u3 = t[3], u4 = t[4], u5 = t[5];
+  asm("sub (%[a]), %[u0]\n\t"
+      "sbb 8(%[a]), %[u1]\n\t"
+      "sbb 16(%[a]), %[u2]\n\t"
+      "sbb 24(%[a]), %[u3]\n\t"
+      "sbb 32(%[a]), %[u4]\n\t"
+      "sbb 40(%[a]), %[u5]\n\t"
+      "cmovnc %[u0], %[t0]\n\t"
+      "cmovnc %[u1], %[t1]\n\t"
+      "cmovnc %[u2], %[t2]\n\t"
+      "cmovnc %[u3], %[t3]\n\t"
+      "cmovnc %[u4], %[t4]\n\t"
+      "cmovnc %[u5], %[t5]\n\t"
+      : [t0] "+&r"(t[0]), [t1] "+&r"(t[1]), [t2] "+&r"(t[2]), [t3] "+&r"(t[3]), [t4] "+&r"(t[4]),
+        [t5] "+&r"(t[5]), [u0] "+&r"(u0), [u1] "+&r"(u1), [u2] "+&r"(u2), [u3] "+&r"(u3),
+        [u4] "+&r"(u4), [u5] "+&r"(u5)
+      : [a] "r"(a), "m"(*reinterpret_cast<const u64(*)[6]>(a))
+      : "cc");
 }
 
 template <>
