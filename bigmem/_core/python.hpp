@@ -6,10 +6,12 @@
 namespace bigmem {
 
 // The GIL given up for a scope: for everything that may wait or that takes the kernel long.
+// Once the interpreter is finalizing, taking it back ends a daemon thread, by unwinding its stack:
+// hence a destructor through which that may pass.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  ~WithoutGil() noexcept(false) { PyEval_RestoreThread(state_); }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 

@@ -1,8 +1,8 @@
 #include "system.hpp"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 
 #include "block.hpp"
@@ -23,6 +23,7 @@ struct Header {
   std::size_t nbytes;
 };
 
+// Counts with atomics instead of a lock: a child of fork must find none held.
 class SystemSource final : public Source {
  public:
   Header* allocate(std::size_t nbytes, std::size_t alignment, bool zeroed) noexcept {
@@ -34,58 +35,67 @@ class SystemSource final : public Source {
     const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(base) + padding;
     auto* header = reinterpret_cast<Header*>(past - past % alignment) - 1;
     *header = {base, nbytes};
-    std::lock_guard lock(mutex_);
-    ++counters_.allocations;
-    counters_.live += nbytes;
-    if (counters_.live > counters_.peak_live)
-      counters_.peak_live = counters_.peak_resident = counters_.live;
-    counters_.allocate_seconds += seconds_now() - start;
+    ++allocations_;
+    raise(peak_live_, live_ += nbytes);
+    raise(peak_resident_, live_ + pending_);
+    allocate_ns_ += nanoseconds_since(start);
     return header;
   }
 
   bool release(void* token, bool fenced) noexcept override {
-    std::unique_lock lock(mutex_);
-    ++counters_.releases;
     const std::size_t nbytes = static_cast<Header*>(token)->nbytes;
-    counters_.live -= nbytes;
-    (fenced ? counters_.pending : counters_.reclaiming) += nbytes;
-    lock.unlock();
+    ++releases_;
+    live_ -= nbytes;
+    if (fenced) pending_ += nbytes;
     return !fenced && pay(token);
   }
 
   bool unfence(void* token) noexcept override {
-    std::unique_lock lock(mutex_);
-    const std::size_t nbytes = static_cast<Header*>(token)->nbytes;
-    counters_.pending -= nbytes;
-    counters_.reclaiming += nbytes;
-    lock.unlock();
+    pending_ -= static_cast<Header*>(token)->nbytes;
     return pay(token);
   }
 
   void settle(void* token) noexcept override {
     const double start = seconds_now();
-    const std::size_t nbytes = static_cast<Header*>(token)->nbytes;
+    reclaimed_ += static_cast<Header*>(token)->nbytes;
     std::free(static_cast<Header*>(token)->base);
-    std::lock_guard lock(mutex_);
-    counters_.reclaiming -= nbytes;
-    counters_.reclaimed += nbytes;
-    counters_.release_seconds += seconds_now() - start;
+    release_ns_ += nanoseconds_since(start);
   }
 
-  Counters counters() noexcept {
-    std::lock_guard lock(mutex_);
-    return counters_;
+  Counters counters() const noexcept {
+    Counters now;
+    now.live = live_;
+    now.pending = pending_;
+    now.peak_live = peak_live_;
+    now.peak_resident = peak_resident_;
+    now.allocations = allocations_;
+    now.releases = releases_;
+    now.reclaimed = reclaimed_;
+    now.allocate_seconds = 1e-9 * static_cast<double>(allocate_ns_);
+    now.release_seconds = 1e-9 * static_cast<double>(release_ns_);
+    return now;
   }
 
  private:
+  using Count = std::atomic<std::size_t>;
+
+  static std::size_t nanoseconds_since(double start) {
+    return static_cast<std::size_t>((seconds_now() - start) * 1e9);
+  }
+
+  static void raise(Count& peak, std::size_t value) {
+    std::size_t seen = peak;
+    while (seen < value && !peak.compare_exchange_weak(seen, value)) continue;
+  }
+
   bool pay(void* token) noexcept {
     if (static_cast<Header*>(token)->nbytes >= big) return true;
     settle(token);
     return false;
   }
 
-  std::mutex mutex_;
-  Counters counters_;
+  Count live_{0}, pending_{0}, peak_live_{0}, peak_resident_{0};
+  Count allocations_{0}, releases_{0}, reclaimed_{0}, allocate_ns_{0}, release_ns_{0};
 };
 
 struct System {

@@ -168,12 +168,14 @@ def test_children_allocate_release_and_flush_while_the_reclaimer_is_busy(
         """
         allocator = native(eval("bigmem." + sys.argv[1]))
         mapped = native(bigmem.Deferred(), mapped=True)
+        system = bigmem.SystemAllocator()
         kept = fill(allocator, 3 << 20, 42)
         stop = False
         def busy():
             while not stop:
                 fill(allocator, 2 << 20)
                 fill(mapped, 2 << 20)
+                fill(system, 2 << 20)
         threads = [threading.Thread(target=busy) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -186,8 +188,8 @@ def test_children_allocate_release_and_flush_while_the_reclaimer_is_busy(
                     good &= bool((kept == 42).all())
                     kept[:] = 1
                     mine = fill(allocator, 4 << 20)
-                    other = fill(mapped, 4 << 20)
-                    del mine, other
+                    others = [fill(mapped, 4 << 20), fill(system, 4 << 20)]
+                    del mine, others
                     good &= allocator.flush(20) and mapped.flush(20)
                     os._exit(0 if good else 1)
                 except BaseException as error:
@@ -264,12 +266,13 @@ EXITS = {
             time.sleep(0.001)
     """,
     "a daemon thread that allocates": """
-        allocators = [native(bigmem.Recycle()), native(bigmem.Inline())]
+        allocators = [native(bigmem.Recycle()), native(bigmem.Inline()), bigmem.SystemAllocator()]
         def work():
             while True:
                 for allocator in allocators:
                     fill(allocator, 300_000)
-        for _ in range(3):
+                    bigmem.zeros(2 << 20, allocator=allocator)
+        for _ in range(4):
             threading.Thread(target=work, daemon=True).start()
         time.sleep(0.2)
     """,
@@ -303,7 +306,7 @@ EXITS = {
 
 @pytest.mark.parametrize("situation", EXITS)
 def test_exit_is_quiet_and_does_not_hang(run_python: Run, situation: str) -> None:
-    for _ in range(3 if "thread" in situation else 1):
+    for _ in range(8 if "thread" in situation else 1):
         run_python(EXITS[situation], prefix=PRELUDE, timeout=15)
 
 
