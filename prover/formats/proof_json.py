@@ -204,7 +204,9 @@ def write_public(file: BinaryIO, signals: Iterable[int]) -> None:
 
 def write_json(file: BinaryIO, value: Any) -> None:
     """Write with the indentation of snarkjs, and like it without a final newline."""
-    file.write(json.dumps(value, indent=1).encode())
+    # It breaks the line inside an empty list too, which only public signals can be.
+    text = json.dumps(value, indent=1) if value else "[\n]"
+    file.write(text.encode())
 
 
 def named_curve(document: Document) -> Curve:
