@@ -67,9 +67,7 @@ class Model:
     def decode(self, group: int, data: np.ndarray) -> list[Any]:
         values = self.standard("base", data.reshape(-1, self.width))
         count = 2 * group
-        return [
-            self._point(group, values[i : i + count]) for i in range(0, len(values), count)
-        ]
+        return [self._point(group, values[i : i + count]) for i in range(0, len(values), count)]
 
     def _point(self, group: int, values: list[int]) -> Any:
         if not any(values):

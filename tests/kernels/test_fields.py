@@ -72,9 +72,7 @@ def test_limb_patterns(any_arithmetic, model, field, data):
     modulus, width = model.modulus(field), model.field_width(field)
     limb = st.sampled_from([0, 1, 2**31, 2**32 - 2, 2**32 - 1]) | st.integers(0, 2**32 - 1)
     limbs = st.lists(limb, min_size=width // 4, max_size=width // 4)
-    held = [
-        sum(v << (32 * i) for i, v in enumerate(data.draw(limbs))) % modulus for _ in range(2)
-    ]
+    held = [sum(v << (32 * i) for i, v in enumerate(data.draw(limbs))) % modulus for _ in range(2)]
     inverse = pow(model.radix(field), -1, modulus)
     x, y = ([v * inverse % modulus] for v in held)
     for operation, expected in BINARY.items():

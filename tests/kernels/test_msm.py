@@ -43,9 +43,7 @@ def points_of(cache, model, group):
 
 
 def run(model, group, points, scalars, to_rows, threads=2):
-    workspace = np.full(
-        _cpu.msm_workspace(model.name, group, len(points), threads), 0xA5, np.uint8
-    )
+    workspace = np.full(_cpu.msm_workspace(model.name, group, len(points), threads), 0xA5, np.uint8)
     data = to_rows(scalars, 32)
     result = _cpu.msm(model.name, group, points, data, workspace, threads)
     assert result.shape == (model.row_width(group),)

@@ -74,8 +74,7 @@ def test_odd_coset_ignores_threads_arithmetic_and_alignment(model, arithmetic, l
 
 def random_terms(rng, model, count, constraints, signals, in_order):
     keys = [
-        (rng.randrange(2), rng.randrange(constraints), rng.randrange(signals))
-        for _ in range(count)
+        (rng.randrange(2), rng.randrange(constraints), rng.randrange(signals)) for _ in range(count)
     ]
     if in_order:
         keys.sort(key=lambda key: key[1])
@@ -99,9 +98,7 @@ def test_sparse_product(arithmetic, model, in_order, count, threads, rng, to_row
     for (matrix, constraint, signal), value in zip(keys, values, strict=True):
         expected[matrix][constraint] += value * witness[signal]
     a, b = (unaligned(np.full((constraints, 32), 0xA5, np.uint8)) for _ in range(2))
-    _cpu.sparse_product(
-        model.name, unaligned(data), unaligned(to_rows(witness, 32)), a, b, threads
-    )
+    _cpu.sparse_product(model.name, unaligned(data), unaligned(to_rows(witness, 32)), a, b, threads)
     for out, sums in zip((a, b), expected, strict=True):
         assert model.standard("scalar", out) == [v % model.r for v in sums]
 
