@@ -89,15 +89,12 @@ def empty_like(
     prototype: ArrayLike,
     dtype: DTypeLike | None = None,
     order: LikeOrder = "K",
-    subok: bool = False,
+    subok: bool = True,
     shape: Shape | None = None,
     *,
     allocator: Allocator | None = None,
 ) -> Array:
-    """Array of the prototype's shape, type and axis order; as `numpy.empty_like`.
-
-    `subok` is `False` by default, unlike NumPy's: a subclass may own memory of its own kind.
-    """
+    """Array of the prototype's shape, type and axis order; as `numpy.empty_like`."""
     return _like(prototype, dtype, order, subok, shape, allocator, zeroed=False)
 
 
@@ -105,7 +102,7 @@ def zeros_like(
     a: ArrayLike,
     dtype: DTypeLike | None = None,
     order: LikeOrder = "K",
-    subok: bool = False,
+    subok: bool = True,
     shape: Shape | None = None,
     *,
     allocator: Allocator | None = None,
@@ -118,7 +115,7 @@ def ones_like(
     a: ArrayLike,
     dtype: DTypeLike | None = None,
     order: LikeOrder = "K",
-    subok: bool = False,
+    subok: bool = True,
     shape: Shape | None = None,
     *,
     allocator: Allocator | None = None,
@@ -132,7 +129,7 @@ def full_like(
     fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
     order: LikeOrder = "K",
-    subok: bool = False,
+    subok: bool = True,
     shape: Shape | None = None,
     *,
     allocator: Allocator | None = None,
@@ -193,7 +190,11 @@ def _like(
     # A subarray type adds axes of its own behind those that were asked for.
     extra = range(len(axes), array.ndim)
     array = array.transpose([*np.argsort(permutation).astype(int).tolist(), *extra])
-    return array.view(type(model)) if subok and type(model) is not np.ndarray else array
+    if not subok or type(model) is np.ndarray:
+        return array
+    special = array.view(type(model))
+    special.__array_finalize__(model)  # what the subclass carries over comes from the prototype
+    return special
 
 
 def _axis_order(model: Array, order: str, ndim: int) -> list[int]:

@@ -15,8 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds poll{2};
-// What an idle program with live blocks pays: ten looks a second.
-constexpr milliseconds longest_pause{100};
+// How late a release after a quiet time may be seen; an idle program with live blocks pays fifty
+// looks a second of a microsecond each.
+constexpr milliseconds longest_pause{20};
 constexpr std::size_t stack_size = std::size_t{256} << 10;
 
 struct Registry {

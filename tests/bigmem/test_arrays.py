@@ -74,13 +74,19 @@ def test_like(prototype: Callable[[], Any], order: Any) -> None:
     )
 
 
-def test_subclasses_only_on_request() -> None:
-    class Special(np.ndarray[Any, Any]):
-        pass
+def test_subclasses_as_in_numpy() -> None:
+    class Measured(np.ndarray[Any, Any]):
+        unit = "none"
 
-    model = np.ones((2, 3)).view(Special)
-    assert type(bigmem.zeros_like(model)) is np.ndarray
-    assert type(bigmem.zeros_like(model, subok=True)) is Special
+        def __array_finalize__(self, parent: Any) -> None:
+            self.unit = getattr(parent, "unit", "none")
+
+    model = np.ones((2, 3)).view(Measured)
+    model.unit = "m"
+    for like in (bigmem.zeros_like, np.zeros_like):
+        assert type(like(model)) is Measured
+        assert like(model).unit == "m"  # type: ignore[attr-defined]
+        assert type(like(model, subok=False)) is np.ndarray
 
 
 @pytest.mark.parametrize("dtype", [object, [("a", object)], np.dtypes.StringDType()])
