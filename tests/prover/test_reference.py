@@ -54,6 +54,9 @@ class SlowProver:
             total = term if total is None else self.library.add(total, term)
         return total
 
+    def weighted(self, section, group):
+        return zip(self.points(self.raw[section], group), self.w, strict=True)
+
     def rows(self):
         """A w and B w at the N-th roots of unity."""
         result = [[0] * self.domain, [0] * self.domain]
@@ -90,10 +93,9 @@ class SlowProver:
         beta2, _ = self.points(head[4 * n : 12 * n], 2)
         delta1 = self.point(head[12 * n : 14 * n], 1)
         delta2 = self.point(head[14 * n : 18 * n], 2)
-        zip_w = lambda number, group: zip(self.points(raw[number], group), w, strict=True)  # noqa: E731
-        pi_a = self.sum((alpha1, 1), (delta1, r), *zip_w(5, 1))
-        pi_b1 = self.sum((beta1, 1), (delta1, s), *zip_w(6, 1))
-        pi_b = self.sum((beta2, 1), (delta2, s), *zip_w(7, 2))
+        pi_a = self.sum((alpha1, 1), (delta1, r), *self.weighted(5, 1))
+        pi_b1 = self.sum((beta1, 1), (delta1, s), *self.weighted(6, 1))
+        pi_b = self.sum((beta2, 1), (delta2, s), *self.weighted(7, 2))
         pi_c = self.sum(
             *zip(self.points(raw[8], 1), w[self.public + 1 :], strict=True),
             *zip(self.points(raw[9], 1), h, strict=True),
