@@ -31,7 +31,7 @@ def check_targets(*targets: Path, inputs: Iterable[Path] = ()) -> list[Path]:
             raise UsageError(f"{target}: is an input; give the output another name")
         if not place.parent.is_dir():
             raise UnwritableOutput(target, "cannot be written: its folder does not exist")
-        if not os.access(place.parent, os.W_OK | os.X_OK):
+        if not os.access(place.parent, os.W_OK | os.X_OK, effective_ids=True):
             raise UnwritableOutput(target, "cannot be written: no permission for its folder")
     return places
 
@@ -66,9 +66,10 @@ def whole_files(*targets: Path, inputs: Iterable[Path] = ()) -> Iterator[list[Bi
     with ExitStack() as cleanup:
         files: list[BinaryIO] = []
         for target, name in zip(targets, temporary, strict=True):
+            # Registered first: an interrupt may come between any two lines.
+            cleanup.callback(_remove, name)
             with _explained(target):
                 files.append(name.open("xb"))
-            cleanup.callback(_remove, name)
             cleanup.callback(_close_quietly, files[-1])
         # One target named for the errors of all: the disk that is full is usually the same.
         with _explained(targets[0]):

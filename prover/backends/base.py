@@ -59,9 +59,5 @@ class Backend(ABC):
         """Sum of two points, shape (1, bytes of a point)."""
 
     @abstractmethod
-    def negate(self, curve: Curve, group: int, p: Bytes) -> Bytes:
-        """The inverse of a point."""
-
-    @abstractmethod
     def scale(self, curve: Curve, group: int, p: Bytes, scalar: int) -> Bytes:
         """``scalar``, from 0 to r - 1, times a point."""

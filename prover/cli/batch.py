@@ -77,7 +77,7 @@ def _folder(path: Path) -> Path:
 def _progress(total: int) -> Iterator[Callable[["Made"], None]]:
     """A bar on a terminal where rich is installed, a line for each proof elsewhere."""
     if not (sys.stderr.isatty() and importlib.util.find_spec("rich")):
-        yield lambda made: print(f"{made.proof}  {made.wall_s:.3f} s")
+        yield lambda made: print(f"{made.proof}  {made.wall_s:.3f} s", flush=True)
         return
     from rich.console import Console
     from rich.progress import Progress

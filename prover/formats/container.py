@@ -125,11 +125,6 @@ class Container:
     def __contains__(self, section: int) -> bool:
         return section in self._sections
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return len(self._bytes)
-
     def section(self, number: int, size: int | None = None, what: str = "") -> Bytes:
         """A section's bytes, read-only.
 

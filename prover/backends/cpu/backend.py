@@ -55,10 +55,6 @@ class CpuBackend(Backend):
         """See `Backend`."""
         return _row(_cpu.add(curve.name, group, p, q))
 
-    def negate(self, curve: Curve, group: int, p: Bytes) -> Bytes:
-        """See `Backend`."""
-        return _row(_cpu.negate(curve.name, group, p))
-
     def scale(self, curve: Curve, group: int, p: Bytes, scalar: int) -> Bytes:
         """See `Backend`."""
         encoded = np.frombuffer(scalar.to_bytes(SCALAR_BYTES, "little"), np.uint8)
