@@ -105,8 +105,6 @@ def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
             f"the array panel wants {wanted / machine.GIB:.1f} GiB of free memory and this machine "
             f"has {available / machine.GIB:.1f}; make it smaller: python -m bench.demo --gib 0.5"
         )
-    console.print("Touching memory once, so that no run pays the host for it ...")
-    call(["bench.machine", str(wanted)])
     proofs, panels = [], []
     with Progress(console=console) as progress:
         task = progress.add_task("", total=2 * len(REGIMES) * len(POLICIES))
@@ -116,6 +114,8 @@ def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
                 proofs.append(prove(key, policy, regime, repeat, out))
                 progress.advance(task)
                 progress.update(task, description=f"{regime} pages, {policy}: arrays")
+                # Right before, in the same pages: no run pays the host for memory it never gave.
+                call(["bench.machine", str(wanted)], regime)
                 command = ["bench.panel", "--allocator", policy,
                            "--gib", str(gib), "--steps", str(steps)]  # fmt: skip
                 panels.append({"regime": regime, **json.loads(call(command, regime))})

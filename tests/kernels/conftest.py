@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def group(request: pytest.FixtureRequest) -> int:
 
 
 def has_adx() -> bool:
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as info:
+    with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as info:
         flags = next((line for line in info if line.startswith("flags")), "").split()
     return "bmi2" in flags and "adx" in flags
 
