@@ -107,12 +107,13 @@ class Allocator(ABC):
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> Block:
-        """Return a block of at least one byte's address and exactly `nbytes` bytes of buffer.
+        """Return a block of exactly `nbytes` bytes.
 
         Parameters
         ----------
         nbytes
-            Size in bytes, or a string such as ``"64MiB"``; 0 is allowed.
+            Size in bytes, or a string such as ``"64MiB"``; 0 makes an empty block, which has an
+            address of its own all the same.
         alignment
             Power of two up to 1 GiB that the address is a multiple of.
         zeroed

@@ -105,6 +105,11 @@ bool Arena::refill(Zone& zone) noexcept {
 Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
                               bool& dirty) {
   ExtentMap::Allocation found = zone.map.allocate(size, alignment, false);
+  // Warm small pages are filled faster than fresh huge ones, and taking them keeps many small
+  // blocks followed by a large one from occupying twice the memory.
+  if (!found.extent && &zone == &huge_ && config_.huge == ArenaConfig::Huge::automatic &&
+      !config_.mapping_per_block && small_.map.has_nodes())
+    found = small_.map.allocate(size, alignment, false);
   if (!found.extent) {
     if (config_.budget && !config_.budget->charge(size)) return Attempt::over_budget;
     found = zone.map.allocate(size, alignment, true);
@@ -159,7 +164,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     if (attempted == Attempt::no_room) attempted = grow(zone, size, alignment, lease, dirty);
     if (attempted == Attempt::over_budget) return Result::over_budget;
     if (attempted == Attempt::need_nodes) continue;
-    if (attempted == Attempt::good && commit(zone, static_cast<Extent*>(lease.token))) {
+    if (attempted == Attempt::good && commit(static_cast<Extent*>(lease.token))) {
       // Not before the block is live: a worker that found nothing live would sleep again.
       config_.reclaimer->wake();
       return Result::good;
@@ -209,13 +214,13 @@ Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, 
   return attempted;
 }
 
-bool Arena::commit(Zone& zone, Extent* extent) noexcept {
+bool Arena::commit(Extent* extent) noexcept {
   if (!config_.pages.needs_commit) return true;
   if (config_.pages.commit(config_.pages.context, reinterpret_cast<void*>(extent->begin),
-                           extent->size, zone.page) == 0)
+                           extent->size, zone_of(extent).page) == 0)
     return true;
   std::unique_lock lock(mutex_);
-  zone.map.release(extent, State::reclaiming, seconds_now(), ++serial_);
+  extent->map->release(extent, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
   reclaim_extent(extent, Advice::dontneed);
   return false;
@@ -385,18 +390,19 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
 
 std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
   std::size_t total = 0;
-  while (total < nbytes) {
-    const std::size_t done = reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed);
-    if (!done) break;
-    total += done;
-  }
-  // What others had in hand when we came is back in a few chunks' time.
-  for (int breaths = 0; total < nbytes && breaths < 100; ++breaths) {
+  // What others have in hand comes back in a few chunks' time, perhaps as lazy memory.
+  for (int breaths = 0; total < nbytes && breaths < 100;) {
+    if (const std::size_t done =
+            reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed)) {
+      total += done;
+      continue;
+    }
     {
       std::lock_guard lock(mutex_);
       if (!bytes(State::reclaiming)) break;
     }
     std::this_thread::sleep_for(breath);
+    ++breaths;
   }
   return total;
 }

@@ -93,7 +93,7 @@ class Arena final : public Source, public Reclaimable {
 
   Attempt attempt(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease, bool& dirty);
   Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease, bool& dirty);
-  bool commit(Zone& zone, Extent* extent) noexcept;
+  bool commit(Extent* extent) noexcept;
   bool refill(Zone& zone) noexcept;
   Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
   double reclaim_extent(Extent* extent, Advice advice) noexcept;

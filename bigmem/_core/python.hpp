@@ -22,13 +22,21 @@ class WithoutGil {
 // Keeps an exception in flight over code that may raise: destructors run anywhere.
 class SavedError {
  public:
-  SavedError() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~SavedError() { PyErr_Restore(type_, value_, traceback_); }
+#if PY_VERSION_HEX >= 0x030C0000
+  SavedError() : error_(PyErr_GetRaisedException()) {}
+  ~SavedError() { PyErr_SetRaisedException(error_); }
+#else
+  SavedError() { PyErr_Fetch(&type_, &error_, &traceback_); }
+  ~SavedError() { PyErr_Restore(type_, error_, traceback_); }
+#endif
   SavedError(const SavedError&) = delete;
   SavedError& operator=(const SavedError&) = delete;
 
  private:
-  PyObject *type_, *value_, *traceback_;
+  PyObject* error_;
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject *type_, *traceback_;
+#endif
 };
 
 extern PyObject* bigmem_error;     // bigmem.BigmemError

@@ -71,7 +71,7 @@ def _makers() -> dict[str, Callable[[], bigmem.Allocator]]:
         "system": bigmem.SystemAllocator,
         "python": ByteArrayAllocator,
     }
-    for huge in ("never", "auto", "always"):
+    for huge in ("never", "always"):
         for name, policy in POLICIES.items():
             makers[f"arena-{name}-{huge}"] = lambda p=policy, h=huge: native(p, h)
             if not isinstance(policy, bigmem.Recycle):
@@ -81,6 +81,9 @@ def _makers() -> dict[str, Callable[[], bigmem.Allocator]]:
     for name, policy in POLICIES.items():
         # As under vm.overcommit_memory=2.
         makers[f"strict-{name}"] = lambda p=policy: native(p, "auto", table=_core.ProbedPages(True))
+    for name in ("recycle", "deferred"):
+        makers[f"arena-{name}-auto"] = lambda p=POLICIES[name]: native(p, "auto")
+    makers["mapped-auto"] = lambda: native(bigmem.Inline(), "auto", mapping_per_block=True)
     makers["arena-budget"] = lambda: native(bigmem.Recycle(), "auto", budget=bigmem.Budget("4GiB"))
     return makers
 

@@ -86,8 +86,9 @@ def test_what_is_warm_beyond_the_maximum_goes_back_without_waiting(native: Nativ
     assert allocator.stats().warm == 8 * MIB
 
 
-def test_many_small_blocks_merge_into_room_for_a_large_one(native: Native) -> None:
-    allocator = native(bigmem.Recycle(decay=1000), "never")
+@pytest.mark.parametrize("huge", ["never", "auto"])
+def test_many_small_blocks_merge_into_room_for_a_large_one(native: Native, huge: str) -> None:
+    allocator = native(bigmem.Recycle(decay=1000), huge)
     blocks = [touched(allocator, 20_000) for _ in range(2000)]
     peak = allocator.stats().peak_resident
     del blocks
@@ -149,6 +150,17 @@ def test_lazy_memory_is_told_apart_and_reused(native: Native) -> None:
     assert allocator.stats().peak_resident == 8 * MIB
     assert allocator.trim() == 8 * MIB
     assert allocator.stats().lazy == 0
+
+
+def test_trim_gets_what_the_worker_is_just_making_lazy(native: Native) -> None:
+    table = _core.ProbedPages()
+    allocator = native(bigmem.Deferred(advice="free"), "never", table=table)
+    block = touched(allocator, 4 * MIB)
+    table.delay("decommit", 0.01)
+    block.release()
+    wait_until(lambda: allocator.stats().reclaiming > 0)
+    allocator.trim()
+    assert allocator.stats().resident == 0
 
 
 @pytest.mark.parametrize("policy", [bigmem.Inline(), bigmem.Deferred(), bigmem.Recycle(decay=0)])

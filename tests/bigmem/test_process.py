@@ -181,7 +181,7 @@ def test_children_allocate_release_and_flush_while_the_reclaimer_is_busy(
         threads = [threading.Thread(target=busy) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for attempt in range(25):
+        for attempt in range(15):
             child = os.fork()
             if child == 0:
                 try:
@@ -350,15 +350,15 @@ def test_a_limited_address_range_is_enough_for_one_block_at_a_time(
         """
         import resource
         size = int(open("/proc/self/statm").read().split()[0]) * 4096
-        limit = size + (300 << 20)
+        limit = size + (220 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         if sys.argv[1].islower():
             release = bigmem.Inline() if sys.argv[1] == "mapped" else bigmem.Deferred()
             allocator = native(release, mapped=True)
         else:
             allocator = native(eval("bigmem." + sys.argv[1]))
-        for step in range(20):
-            array = fill(allocator, (150 + 5 * (step % 7)) << 20)
+        for step in range(10):
+            array = fill(allocator, (100 + 5 * (step % 5)) << 20)
             del array
         try:
             allocator.allocate(400 << 20)
@@ -371,7 +371,7 @@ def test_a_limited_address_range_is_enough_for_one_block_at_a_time(
         stats = allocator.stats()
         assert stats.resident == 0, stats
         # Ranges that hold nothing are given back: someone else may need them.
-        other = np.empty(200 << 20, np.uint8)
+        other = np.empty(150 << 20, np.uint8)
         """,
         kind,
         prefix=PRELUDE,
