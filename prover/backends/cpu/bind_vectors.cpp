@@ -1,5 +1,6 @@
 // Vectors over the scalar field, and conversions of form.
 #include <stdexcept>
+
 #include "bind.hpp"
 
 namespace prover {
