@@ -13,13 +13,17 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich.console import Console
 from rich.progress import Progress
 
 from bench import machine, report
+from prover.formats.proof_json import read_proof, read_public
+from prover.verify import VerificationKey, verify
 
 ROOT = Path(__file__).resolve().parent.parent
 CIRCUIT = ROOT / "circuits" / "membership"
@@ -63,7 +67,7 @@ def make_key(out: Path) -> Path:
     return key
 
 
-def prove(key: Path, policy: str, regime: str, repeat: int, out: Path) -> dict[str, object]:
+def prove(key: Path, policy: str, regime: str, repeat: int, out: Path) -> dict[str, Any]:
     """Prove every shipped witness `repeat` times under one policy, in one process."""
     folder = out / "proofs" / f"{regime.replace(' ', '')}-{policy}"
     figures = folder.with_suffix(".json")
@@ -77,20 +81,17 @@ def prove(key: Path, policy: str, regime: str, repeat: int, out: Path) -> dict[s
     return {"regime": regime, **json.loads(figures.read_text())}
 
 
-def verify_all(key: Path, out: Path) -> int:
+def verify_all(key: Path, runs: Iterable[dict[str, Any]], out: Path) -> int:
     """Verify every proof that the runs wrote, from its files; their number."""
-    from prover.formats import proof_json
-    from prover.verify import VerificationKey, verify
-
     vk_path = out / "membership.vk.json"
     call(["prover", "export-vk", str(key), str(vk_path)])
     vk = VerificationKey.from_json(vk_path)
-    proofs = sorted((out / "proofs").glob("*/*.proof.json"))
-    for proof in proofs:
-        public = proof.with_name(proof.name.replace(".proof.json", ".public.json"))
-        if not verify(vk, proof_json.read_public(public), proof_json.read_proof(proof)):
-            raise DemoError(f"{proof} does not verify")
-    return len(proofs)
+    made = [one for run in runs for one in run["each"]]
+    for one in made:
+        public, proof = read_public(one["public"], vk.curve), read_proof(one["proof"], vk.curve)
+        if not verify(vk, public, proof):
+            raise DemoError(f"{one['proof']} does not verify")
+    return len(made)
 
 
 def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
@@ -104,8 +105,6 @@ def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
             f"the array panel wants {wanted / machine.GIB:.1f} GiB of free memory and this machine "
             f"has {available / machine.GIB:.1f}; make it smaller: python -m bench.demo --gib 0.5"
         )
-    console.print("Touching memory once, so that no run pays the host for it ...")
-    call(["bench.machine", str(wanted)])
     proofs, panels = [], []
     with Progress(console=console) as progress:
         task = progress.add_task("", total=2 * len(REGIMES) * len(POLICIES))
@@ -115,13 +114,15 @@ def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
                 proofs.append(prove(key, policy, regime, repeat, out))
                 progress.advance(task)
                 progress.update(task, description=f"{regime} pages, {policy}: arrays")
+                # Right before, in the same pages: no run pays the host for memory it never gave.
+                call(["bench.machine", str(wanted)], regime)
                 command = ["bench.panel", "--allocator", policy,
                            "--gib", str(gib), "--steps", str(steps)]  # fmt: skip
                 panels.append({"regime": regime, **json.loads(call(command, regime))})
                 progress.advance(task)
     return {
         "machine": machine.describe(),
-        "proofs_verified_from_files": verify_all(key, out),
+        "proofs_verified_from_files": verify_all(key, proofs, out),
         "proofs": proofs,
         "arrays": panels,
     }

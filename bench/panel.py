@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 
 import numpy as np
 
 import bigmem
 from bench.machine import GIB
-from bench.usage import Meter, as_json
+from prover.pipeline.usage import Meter
 
 
 def step(length: int, allocator: bigmem.Allocator, seed: float) -> float:
@@ -39,7 +40,7 @@ def run(name: str, gib: float, steps: int) -> dict[str, object]:
         if value != i + 2.0:
             raise AssertionError(f"step {i} computed {value}, not {i + 2.0}")
     usage = meter.stop()
-    return {"allocator": name, "gib": gib, "steps": steps, **as_json(usage)}
+    return {"allocator": name, "gib": gib, "steps": steps, **asdict(usage)}
 
 
 def main() -> int:

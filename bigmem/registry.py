@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import entry_points
 
 from .allocator import Allocator, AllocatorStats, open_allocators
 from .arena.arena import ArenaAllocator
@@ -47,6 +46,8 @@ def make(name: str) -> Allocator:
         return _BUILT_IN[name]()
     if name == "pinned":
         raise BigmemError("the pinned allocator is not part of this version of bigmem")
+    from importlib.metadata import entry_points  # 25 ms of start-up, and seldom needed
+
     plugins = {plugin.name: plugin for plugin in entry_points(group=ENTRY_POINTS)}
     if name not in plugins:
         known = ", ".join(sorted({*_BUILT_IN, *plugins}))

@@ -1,10 +1,8 @@
-"""Where a stretch of a program spent its time in the kernel, and what memory it took."""
-
-from __future__ import annotations
+"""Where a stretch of the program spent its time in the kernel, and what memory it took."""
 
 import resource
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import bigmem
@@ -12,11 +10,22 @@ import bigmem
 
 @dataclass(frozen=True)
 class Usage:
-    """One measured stretch. Seconds, except where the name says otherwise.
+    """One measured stretch; seconds, except where the name says otherwise.
 
-    ``map_s`` and ``release_s`` are clocked by the allocator on the calling threads. ``fault_s``
-    is the rest of the kernel time (user code excluded) of the program's own threads: in these
-    programs, page faults. ``reclaim_s`` is what the reclaim workers spent meanwhile.
+    Attributes
+    ----------
+    wall_s
+        By the clock.
+    map_s, release_s
+        In the allocator, on the calling threads.
+    fault_s
+        The rest of the kernel's time for the program's own threads: page faults, above all.
+    reclaim_s
+        What the reclaim workers spent beside.
+    minor_faults, major_faults
+        Numbers of page faults.
+    peak_rss_bytes
+        Highest resident set of the process so far.
     """
 
     wall_s: float
@@ -25,11 +34,12 @@ class Usage:
     release_s: float
     reclaim_s: float
     minor_faults: int
+    major_faults: int
     peak_rss_bytes: int
 
 
 class Meter:
-    """Measures from construction to `stop`, over one allocator."""
+    """Measures from its construction to `stop`, over one allocator."""
 
     def __init__(self, allocator: bigmem.Allocator) -> None:
         self._allocator = allocator
@@ -38,6 +48,7 @@ class Meter:
         self._start = time.perf_counter()
 
     def stop(self) -> Usage:
+        """The stretch since construction; may be called again for a longer one."""
         wall = time.perf_counter() - self._start
         usage = resource.getrusage(resource.RUSAGE_SELF)
         stats = self._allocator.stats()
@@ -52,17 +63,16 @@ class Meter:
             release_s=released,
             reclaim_s=reclaimed,
             minor_faults=usage.ru_minflt - self._usage.ru_minflt,
+            major_faults=usage.ru_majflt - self._usage.ru_majflt,
             peak_rss_bytes=peak_rss(),
         )
 
 
 def peak_rss() -> int:
-    """Highest resident set of this process so far, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status names no VmHWM")
+    """Highest resident set of this process so far, bytes.
 
-
-def as_json(usage: Usage) -> dict[str, float | int]:
-    return asdict(usage)
+    From /proc: the figure of getrusage survives an exec, and would be the parent's.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024

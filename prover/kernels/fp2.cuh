@@ -1,0 +1,46 @@
+// The quadratic extension F[u] / (u^2 + 1), for both curves: -1 is no square modulo either q.
+#pragma once
+
+#include "field.cuh"
+
+namespace prover {
+
+template <class F>
+struct Fp2 {
+  using Base = F;
+  static constexpr int bytes = 2 * F::bytes;
+
+  F c0, c1;
+
+  static Fp2 zero() { return {F::zero(), F::zero()}; }
+  static Fp2 one() { return {F::one(), F::zero()}; }
+
+  bool is_zero() const { return c0.is_zero() && c1.is_zero(); }
+  friend bool operator==(const Fp2& a, const Fp2& b) { return a.c0 == b.c0 && a.c1 == b.c1; }
+  friend bool operator!=(const Fp2& a, const Fp2& b) { return !(a == b); }
+
+  friend Fp2 operator+(const Fp2& a, const Fp2& b) { return {a.c0 + b.c0, a.c1 + b.c1}; }
+  friend Fp2 operator-(const Fp2& a, const Fp2& b) { return {a.c0 - b.c0, a.c1 - b.c1}; }
+  Fp2 operator-() const { return {-c0, -c1}; }
+
+  // Karatsuba: three multiplications
+  PROVER_CALL friend Fp2 operator*(const Fp2& a, const Fp2& b) {
+    const F low = a.c0 * b.c0;
+    const F high = a.c1 * b.c1;
+    return {low - high, (a.c0 + a.c1) * (b.c0 + b.c1) - low - high};
+  }
+  friend Fp2 operator*(const Fp2& a, const F& b) { return {a.c0 * b, a.c1 * b}; }
+
+  // (c0 + c1)(c0 - c1) + 2 c0 c1 u
+  PROVER_CALL Fp2 squared() const { return {(c0 + c1) * (c0 - c1), (c0 * c1).twice()}; }
+  Fp2 twice() const { return {c0.twice(), c1.twice()}; }
+  Fp2 conjugate() const { return {c0, -c1}; }
+
+  // (c0 - c1 u) / (c0^2 + c1^2), and 0 for 0
+  Fp2 inverse() const {
+    const F scale = (c0.squared() + c1.squared()).inverse();
+    return {c0 * scale, -(c1 * scale)};
+  }
+};
+
+}  // namespace prover

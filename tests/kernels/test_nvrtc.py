@@ -1,0 +1,109 @@
+"""The kernels compile for the GPU: NVRTC needs no GPU, only its library (a wheel)."""
+
+import ctypes
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).parents[2] / "prover" / "kernels"
+HEADERS = sorted(path.name for path in KERNELS.glob("*.cuh"))
+
+# One kernel that uses everything a header offers, for a curve and a group.
+GROUP_PROGRAM = """
+#include "{curve_header}"
+#include "msm.cuh"
+using Curve = prover::{curve}<prover::Portable<prover::u32>>;
+using F = Curve::{coordinate};
+extern "C" __global__ void group(const prover::Affine<F>* p, prover::Xyzz<F>* out, F* scratch) {{
+  prover::Xyzz<F> sum = prover::Xyzz<F>::from_affine(p[0]);
+  sum = sum + p[1];
+  sum = sum + sum;
+  sum = sum + prover::Xyzz<F>::twice(p[2]);
+  sum = sum + prover::multiply(p[3], Curve::Fr::modulus());
+  F inverses[2] = {{sum.x, sum.y}};
+  prover::invert_batch(inverses, scratch, 2);
+  prover::Affine<F> affine = sum.to_affine();
+  if (Curve::on_curve(affine)) out[0] = -sum;
+  out[1] = prover::Xyzz<F>::from_affine({{inverses[0], inverses[1]}});
+  out[2] = prover::weighted_sum<F>(3, [&](prover::u32 i, prover::Xyzz<F>& sum) {{
+    sum = sum + p[i];
+  }});
+}}
+"""
+
+SCALAR_PROGRAM = """
+#include "{curve_header}"
+#include "msm.cuh"
+#include "ntt.cuh"
+#include "sparse.cuh"
+using F = prover::{curve}<prover::Portable<prover::u32>>::Fr;
+extern "C" __global__ void scalar(F* x, F* twiddles, short* digits, const prover::Term<F>* term) {{
+  prover::split_butterfly(x[0], x[1], prover::inverse_twiddle(twiddles, 3));
+  prover::merge_butterfly(x[0], x[1], twiddles[2]);
+  prover::plain_butterfly(x[0], x[1]);
+  x[2] = prover::root_of_unity<F>(5) + term->times(x[3].value);
+  const auto windows = prover::Windows<F>::of_width(13);
+  prover::make_small<F>(x[4].value);
+  prover::recode<F>(x[4].value, windows, [&](int w, int digit) {{ digits[w] = short(digit); }});
+}}
+"""
+
+CURVES = {"Bn128": "bn128.cuh", "Bls12381": "bls12381.cuh"}
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    files = importlib.metadata.files("nvidia-cuda-nvrtc") or []
+    libraries = [f for f in files if f.name.startswith("libnvrtc.so")]
+    assert libraries, "the wheel nvidia-cuda-nvrtc holds no libnvrtc.so"
+    return ctypes.CDLL(str(libraries[0].locate()))
+
+
+def compile_for_gpu(nvrtc, source: str, architecture: str = "sm_90") -> None:
+    """Compile to machine code and fail with the compiler's log."""
+    program = ctypes.c_void_p()
+    created = nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), b"test.cu", 0, None, None
+    )
+    assert created == 0
+    options = [
+        f"--gpu-architecture={architecture}",
+        "--std=c++17",
+        "--device-as-default-execution-space",
+        f"--include-path={KERNELS}",
+    ]
+    encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    result = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    assert result == 0, log.value.decode()
+    assert size.value > 0
+
+
+def test_nvrtc_reports_an_error(nvrtc):
+    with pytest.raises(AssertionError, match="undefined"):
+        compile_for_gpu(nvrtc, "__global__ void f() { undefined(); }")
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_header_stands_alone(nvrtc, header):
+    compile_for_gpu(nvrtc, f'#include "{header}"\n__global__ void f() {{}}')
+
+
+@pytest.mark.parametrize("coordinate", ["Fq", "Fq2"])
+@pytest.mark.parametrize("curve", CURVES)
+def test_group_instantiations(nvrtc, curve, coordinate):
+    compile_for_gpu(
+        nvrtc,
+        GROUP_PROGRAM.format(curve=curve, curve_header=CURVES[curve], coordinate=coordinate),
+    )
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_scalar_instantiations(nvrtc, curve):
+    compile_for_gpu(nvrtc, SCALAR_PROGRAM.format(curve=curve, curve_header=CURVES[curve]))
