@@ -439,11 +439,13 @@ void Arena::count_wait(double seconds) noexcept {
 }
 
 void Arena::retire() noexcept {
+  bool idle;
   {
     std::lock_guard lock(mutex_);
     retired_ = true;
-    if (resident() > bytes(State::live)) config_.reclaimer->ensure_workers();
+    idle = resident() > bytes(State::live);
   }
+  if (idle) config_.reclaimer->ensure_workers();  // starts a thread: not under the lock
   config_.reclaimer->wake();
   forget_if_finished();
 }
