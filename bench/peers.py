@@ -1,6 +1,6 @@
 """The prover against snarkjs: whole commands on the dense chain, in one run.
 
-    python -m bench.peers 12 16 --curve bls12381 --json peers.json
+    python -m bench.peers 12 16 --curve bn128 bls12381 --json peers.json
 
 Both prove the same witness with the same key, turn by turn, so that whatever else the machine does
 falls on both; the best of the rounds counts. Wall time runs from the start of the process to its
@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,12 +44,12 @@ class Comparison:
         """Snarkjs's wall time over ours."""
         return self.snarkjs.wall_s / self.prover.wall_s
 
-    def line(self) -> str:
+    def cells(self) -> list[str]:
         """One row of the table."""
-        cells = [f"{self.curve:<9}2^{self.k:<4}"]
+        cells = [self.curve, f"2^{self.k}"]
         for command in (self.prover, self.snarkjs):
-            cells.append(f"{command.wall_s:8.2f} s {command.peak_rss_bytes / 1e6:7.0f} MB")
-        return "  ".join(cells) + f"  {self.speedup:6.2f}x"
+            cells += [f"{command.wall_s:.2f} s", f"{command.peak_rss_bytes / 1e6:.0f} MB"]
+        return [*cells, f"{self.speedup:.2f}x"]
 
 
 def compare(curve: Curve, k: int, rounds: int, folder: Path) -> Comparison:
@@ -68,6 +69,22 @@ def compare(curve: Curve, k: int, rounds: int, folder: Path) -> Comparison:
         theirs.append(measure([*snarkjs, "groth16", "prove", *files]))
         measure([*prover, "verify", str(vk), public, proof])
     return Comparison(curve.name, k, _best(ours), _best(theirs))
+
+
+HEADS = ("curve", "domain", "prover", "peak", "snarkjs", "peak", "ratio")
+
+
+def line(cells: Iterable[str]) -> str:
+    """One row as text."""
+    return "".join(f"{cell:>10}" for cell in cells)
+
+
+def markdown(results: Iterable[Comparison]) -> str:
+    """The table as Markdown, with the machine's description."""
+    rows = [HEADS, ("---", "---", *["---:"] * 5), *(result.cells() for result in results)]
+    return "\n".join(
+        [*(f"| {' | '.join(row)} |" for row in rows), "", f"Machine: {summary()}.", ""]
+    )
 
 
 # Run in a small interpreter of its own: Linux counts the memory of the process that spawns a
@@ -104,24 +121,28 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("k", type=int, nargs="+", help="binary logarithms of the domains")
-    parser.add_argument("--curve", choices=CURVES, default="bn128")
+    parser.add_argument("--curve", choices=CURVES, nargs="+", default=["bn128"])
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     arguments = parser.parse_args()
     if min(arguments.k) < 5 or arguments.rounds < 1:
         parser.error("k must be at least 5, and a round at least one")
 
     print(summary())
-    print(f"{'':<15}  {'prover':>21}  {'snarkjs':>21}   ratio")
+    print(line(HEADS))
     results = []
-    for k in arguments.k:
-        with tempfile.TemporaryDirectory() as folder:
-            result = compare(CURVES[arguments.curve], k, arguments.rounds, Path(folder))
-        print(result.line(), flush=True)
-        results.append({**asdict(result), "speedup": result.speedup})
+    for curve in arguments.curve:
+        for k in arguments.k:
+            with tempfile.TemporaryDirectory() as folder:
+                results.append(compare(CURVES[curve], k, arguments.rounds, Path(folder)))
+            print(line(results[-1].cells()), flush=True)
     if arguments.json:
-        content = {"machine": describe(), "rounds": arguments.rounds, "results": results}
+        figures = [{**asdict(result), "speedup": result.speedup} for result in results]
+        content = {"machine": describe(), "rounds": arguments.rounds, "results": figures}
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(results))
 
 
 if __name__ == "__main__":

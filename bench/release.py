@@ -1,6 +1,6 @@
 """What releasing an array costs its thread, and every other thread meanwhile.
 
-    python -m bench.release [--size 4GiB] [--json FILE]
+    python -m bench.release [--size 4GiB] [--json FILE] [--markdown FILE]
 
 For NumPy and for each allocator, in both page regimes, each regime in a fresh process:
 
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 import bigmem
+from bench import machine
 from bigmem.sizes import format_size, parse_size
 
 REGIMES = {"4 KiB pages": "0", "huge pages": "1"}
@@ -181,8 +182,8 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}"
 
 
-def print_table(regime: str, size: int, results: dict[str, Any]) -> None:
-    """One row an allocator; all times in ms."""
+def table(size: int, results: dict[str, Any]) -> list[list[str]]:
+    """The head, then one row an allocator; all times in ms."""
     middle = SIZES[1]
     heads = [
         "ms",
@@ -212,10 +213,25 @@ def print_table(regime: str, size: int, results: dict[str, Any]) -> None:
                 + milliseconds(found["fill"]["refill_s"]),
             ]
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    return rows
+
+
+def print_table(regime: str, rows: list[list[str]]) -> None:
+    """Print one regime's rows."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     print(f"\n{regime}")
     for row in rows:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+
+
+def markdown(tables: dict[str, list[list[str]]]) -> str:
+    """Every regime's rows as Markdown tables, with the machine's description."""
+    lines = []
+    for regime, (heads, *rows) in tables.items():
+        lines += [f"**{regime}**", "", f"| {' | '.join(heads)} |"]
+        lines += ["|---|" + "---:|" * (len(heads) - 1)]
+        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
+    return "\n".join([*lines, f"Machine: {machine.summary()}.", ""])
 
 
 def main() -> None:
@@ -224,6 +240,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--size", default="4GiB", help="of the large array (default 4GiB)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     size = parse_size(arguments.size)
@@ -231,10 +248,14 @@ def main() -> None:
         json.dump(measure_regime(size), sys.stdout)
         return
     results = {regime: run_regime(variable, size) for regime, variable in REGIMES.items()}
-    for regime, found in results.items():
-        print_table(regime, size, found)
+    tables = {regime: table(size, found) for regime, found in results.items()}
+    for regime, rows in tables.items():
+        print_table(regime, rows)
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+        content = {"machine": machine.describe(), "size": size, "results": results}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(tables))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ from bench import machine
 
 Row = Mapping[str, Any]
 
-COLUMNS = ("pages", "policy", "wall s", "ratio", "map s", "fault s", "release s", "faults",
-           "peak MiB", "reclaim s")  # fmt: skip
+COLUMNS = ("pages", "policy", "wall", "ratio", "map", "fault", "release", "faults", "peak",
+           "reclaim")  # fmt: skip
 
 READING = (
-    "ratio: wall time against `mapped` with the same pages. map, fault and release are seconds on "
-    "the program's own threads: in the allocator, in the kernel on first touch, and letting go. "
-    "reclaim is what the workers spent meanwhile, beside the program."
+    "Times in seconds. ratio: wall time against mapped with the same pages. map, fault and release "
+    "are spent on the program's own threads: in the allocator, in the kernel on first touch, and "
+    "letting go. reclaim is what the workers spent meanwhile, beside the program. faults: number "
+    "of minor page faults. peak: highest RSS in MiB, the mapped key included."
 )
 
 
@@ -89,7 +90,9 @@ def verdict(panel: str, rows: Sequence[Row]) -> str:
 def show(results: Mapping[str, Any], console: Console) -> None:
     """Print both panels."""
     for panel, title in titles(results).items():
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+        table = Table(
+            title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False
+        )
         for name in COLUMNS:
             table.add_column(
                 name, no_wrap=True, justify="left" if name in ("pages", "policy") else "right"
@@ -138,9 +141,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
             bars(axis, [row for row in results[panel] if row["regime"] == regime])
             axis.set_title(f"{title.split(';')[0]}, {regime} pages", fontsize=9)
         axes[0].set_ylabel("seconds")
-    grid[0][-1].legend(fontsize=8, loc="upper right")
-    figure.suptitle("Where the time went, by release policy", fontsize=12)
-    figure.supxlabel(machine.summary(), fontsize=7)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside lower center", ncols=len(labels))
+    figure.suptitle(f"Where the time went, by release policy\n{machine.summary()}", fontsize=9)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
