@@ -1,1 +1,51 @@
-"""Pluggable deferred allocators for huge arrays."""
+"""Pluggable deferred and recycling allocators for huge arrays."""
+
+import sys
+
+if sys.platform != "linux":
+    raise ImportError(f"bigmem runs on Linux only (this is {sys.platform})")
+
+from ._core import Block
+from .allocator import Allocator, AllocatorStats
+from .arena.arena import ArenaAllocator
+from .arena.pages import AnonymousPages
+from .arrays import empty, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
+from .budget import Budget
+from .errors import BigmemError, InvalidRelease, OutOfMemory
+from .mapped import MappedAllocator
+from .reclaim import ReclaimPool
+from .registry import flush, get_allocator, make, set_allocator, stats, trim
+from .release import Deferred, Inline, Recycle
+from .system import SystemAllocator
+
+__all__ = [
+    "Allocator",
+    "AllocatorStats",
+    "AnonymousPages",
+    "ArenaAllocator",
+    "BigmemError",
+    "Block",
+    "Budget",
+    "Deferred",
+    "Inline",
+    "InvalidRelease",
+    "MappedAllocator",
+    "OutOfMemory",
+    "ReclaimPool",
+    "Recycle",
+    "SystemAllocator",
+    "empty",
+    "empty_like",
+    "flush",
+    "full",
+    "full_like",
+    "get_allocator",
+    "make",
+    "ones",
+    "ones_like",
+    "set_allocator",
+    "stats",
+    "trim",
+    "zeros",
+    "zeros_like",
+]

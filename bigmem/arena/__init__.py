@@ -1,0 +1,1 @@
+"""The arena: reserved address ranges, cut into extents."""

@@ -1,0 +1,1 @@
+"""From files to checked proofs: what the command line runs."""

@@ -113,8 +113,8 @@ def group(request: pytest.FixtureRequest) -> int:
 
 
 def has_adx() -> bool:
-    info = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
+    with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as info:
+        flags = next((line for line in info if line.startswith("flags")), "").split()
     return "bmi2" in flags and "adx" in flags
 
 

@@ -79,6 +79,51 @@ def from_montgomery(curve: str, field: str, x: Bytes, out: Bytes) -> None: ...
 def pairing_product_is_one(curve: str, g1: Bytes, g2: Bytes) -> bool:
     """Whether the product of e(g1[i], g2[i]) is one; affine Montgomery points, infinity allowed."""
 
+def pairing_product(curve: str, g1: Bytes, g2: Bytes) -> Bytes:
+    """The product of e(g1[i], g2[i]), shape (12 n8q,), Montgomery form.
+
+    These are the coefficients in Fp of Fp12 = Fp6[w] / (w^2 - v), Fp6 = Fp2[v] / (v^3 - xi), from
+    low to high. Its fixed power is the one that snarkjs writes as vk_alphabeta_12.
+    """
+
+# Setup. Scalars are standard unless said otherwise; single scalars have shape (1, 32).
+def lagrange(
+    curve: str,
+    omega: Bytes,
+    order: int,
+    first: int,
+    step: int,
+    tau: Bytes,
+    scale: Bytes,
+    out: Bytes,
+    threads: int = 0,
+) -> None:
+    """out[i] <- scale L_k(tau), k = first + i step, in Montgomery form.
+
+    L_k(tau) = (tau^order - 1) omega^k / (order (tau - omega^k)), the Lagrange basis of the powers
+    of ``omega``, a primitive root of unity of this ``order``, of which tau is none.
+    """
+
+def add_to_columns(
+    curve: str,
+    matrix: NDArray[np.uint8],
+    constraint: NDArray[np.uint32],
+    wire: NDArray[np.uint32],
+    value: Bytes,
+    weights: Bytes,
+    columns: Bytes,
+) -> None:
+    """columns[matrix, wire] += value weights[constraint] for every term.
+
+    ``weights`` (n, 32) are in Montgomery form; ``columns`` has shape (3, wires, 32). Indices must
+    have been validated.
+    """
+
+def weighted_sum(
+    curve: str, weights: Bytes, a: Bytes, b: Bytes, c: Bytes, out: Bytes, threads: int = 0
+) -> None:
+    """Store weights[0] a + weights[1] b + weights[2] c in ``out``; ``weights`` is (3, 32)."""
+
 # For tests only
 def _use_arithmetic(name: str) -> None:
     """Compute with "portable" or "adx" from now on, in the whole process."""

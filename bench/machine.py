@@ -1,0 +1,78 @@
+"""Which machine a figure comes from, and getting it ready to be measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def describe() -> dict[str, str | int]:
+    """What a reader needs to place the figures: processor, memory, kernel, page settings."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / GIB),
+        "kernel": platform.release(),
+        "virtual": _is_virtual(),
+        "transparent_hugepage": _selected("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def summary() -> str:
+    """Describe the machine in one line, for the head of a table."""
+    m = describe()
+    return (
+        f"{m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB, Linux {m['kernel']}"
+        f"{' (virtual machine)' if m['virtual'] else ''}, THP={m['transparent_hugepage']}, "
+        f"Python {m['python']}, NumPy {m['numpy']}"
+    )
+
+
+def warm_up(nbytes: int) -> None:
+    """Touch `nbytes` of fresh memory once and give it back.
+
+    A virtual machine pays its host several times a page's usual price the first time a page is
+    touched at all; without this the first run measured would pay it for the others.
+    """
+    step = 256 * MIB
+    held = []
+    for _ in range(nbytes // step):
+        held.append(np.ones(step, dtype=np.uint8))
+
+
+def regime_environment(regime: str) -> dict[str, str]:
+    """Return the environment for one page regime: ``"4 KiB"`` or ``"huge"``."""
+    return {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0" if regime == "4 KiB" else "1"}
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _is_virtual() -> bool:
+    return " hypervisor " in Path("/proc/cpuinfo").read_text().replace("\n", " ")
+
+
+def _selected(path: str) -> str:
+    try:
+        text = Path(path).read_text()
+    except OSError:
+        return "unavailable"
+    return text[text.find("[") + 1 : text.find("]")]
+
+
+if __name__ == "__main__":
+    warm_up(int(sys.argv[1]))

@@ -1,0 +1,262 @@
+"""What releasing an array costs its thread, and every other thread meanwhile.
+
+    python -m bench.release [--size 4GiB] [--json FILE] [--markdown FILE]
+
+For NumPy and for each allocator, in both page regimes, each regime in a fresh process:
+
+* the caller's time for the `del` of one array of the given size, and the biggest gap that another
+  Python thread saw until the memory was back with the system (or warm);
+* p50 and p99 of the caller's time for releases of several sizes;
+* p50 of an allocation, and the time of its first fill, fresh and after a release.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bigmem
+from bench import machine
+from bigmem.sizes import format_size, parse_size
+
+REGIMES = {"4 KiB pages": "0", "huge pages": "1"}
+SIZES = ("1MiB", "16MiB", "256MiB")
+# Bytes that the repeated releases of one size touch in all.
+TOUCHED_PER_SIZE = 1 << 30
+REPEATS = 3
+
+Array = np.ndarray[Any, Any]
+
+
+def subjects() -> dict[str, bigmem.Allocator | None]:
+    """What is compared, by name; `None` is NumPy itself."""
+    return {
+        "numpy": None,
+        "mapped": bigmem.make("mapped"),
+        "mapped, deferred": bigmem.MappedAllocator(release=bigmem.Deferred()),
+        "dontneed": bigmem.make("dontneed"),
+        "deferred": bigmem.make("deferred"),
+        "recycle": bigmem.make("recycle"),
+    }
+
+
+def make_array(allocator: bigmem.Allocator | None, nbytes: int) -> Array:
+    """An array of bytes, untouched if fresh."""
+    if allocator is None:
+        return np.empty(nbytes, np.uint8)
+    return bigmem.empty(nbytes, np.uint8, allocator=allocator)
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+class Watcher:
+    """A thread that wakes every 0.2 ms and remembers its longest wait."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._stop = False
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        last = time.perf_counter()
+        while not self._stop:
+            time.sleep(0.0002)
+            now = time.perf_counter()
+            self.longest = max(self.longest, now - last)
+            last = now
+
+    def __enter__(self) -> "Watcher":
+        self._thread.start()
+        time.sleep(0.01)
+        self.longest = 0.0
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop = True
+        self._thread.join()
+
+
+def release_seconds(allocator: bigmem.Allocator | None, nbytes: int) -> float:
+    """The caller's time for releasing one touched array."""
+    held = [make_array(allocator, nbytes)]
+    held[0][::4096] = 1
+    return timed(held.clear)
+
+
+def measure_one_large(allocator: bigmem.Allocator | None, nbytes: int) -> dict[str, float]:
+    """Release of one large array: the caller's time, and the gap of another thread."""
+    callers, gaps = [], []
+    for _ in range(REPEATS):
+        callers.append(release_seconds(allocator, nbytes))
+        if allocator is not None:
+            allocator.flush()
+        held = [make_array(allocator, nbytes)]
+        held[0][::4096] = 1
+        with Watcher() as watcher:
+            held.clear()
+            while allocator is not None and allocator.stats().pending:
+                time.sleep(0.002)
+        gaps.append(watcher.longest)
+    return {"caller_s": statistics.median(callers), "gap_s": statistics.median(gaps)}
+
+
+def measure_sizes(allocator: bigmem.Allocator | None) -> dict[str, dict[str, float]]:
+    """p50 and p99 of releases, and p50 of allocations, for several sizes."""
+    found = {}
+    for size in SIZES:
+        nbytes = parse_size(size)
+        allocations, releases = [], []
+        for _ in range(max(4, min(300, TOUCHED_PER_SIZE // nbytes))):
+            start = time.perf_counter()
+            held = [make_array(allocator, nbytes)]
+            allocations.append(time.perf_counter() - start)
+            held[0][::4096] = 1
+            releases.append(timed(held.clear))
+        found[size] = {
+            "allocate_p50_s": statistics.median(allocations),
+            "release_p50_s": statistics.median(releases),
+            "release_p99_s": float(np.percentile(releases, 99)),
+        }
+        if allocator is not None:
+            allocator.flush()
+            allocator.trim()
+    return found
+
+
+def measure_fills(allocator: bigmem.Allocator | None, nbytes: int) -> dict[str, float]:
+    """Time of the first fill of an array: fresh, and right after another one was released."""
+    array = make_array(allocator, nbytes)
+    fresh = timed(lambda: array.fill(1))
+    del array
+    array = make_array(allocator, nbytes)
+    again = timed(lambda: array.fill(1))
+    return {"fresh_fill_s": fresh, "refill_s": again}
+
+
+def measure_regime(size: int) -> dict[str, Any]:
+    """Everything, in this process's page regime."""
+    warm_up = np.ones(size + (size >> 2), np.uint8)  # guest memory is slow when touched first
+    del warm_up
+    results = {}
+    for name, allocator in subjects().items():
+        results[name] = {
+            "fill": measure_fills(allocator, size // 4),
+            "large": measure_one_large(allocator, size),
+            "sizes": measure_sizes(allocator),
+        }
+        if allocator is not None:
+            allocator.flush()
+            allocator.trim()
+            allocator.close()
+    return results
+
+
+def run_regime(variable: str, size: int) -> dict[str, Any]:
+    """`measure_regime` in a fresh process, which NumPy and bigmem both need to change theirs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.release", "--size", str(size), "--one-regime"],
+        env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": variable},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    results: dict[str, Any] = json.loads(done.stdout)
+    return results
+
+
+def milliseconds(seconds: float) -> str:
+    """Three significant digits, in ms."""
+    return f"{seconds * 1e3:.3g}"
+
+
+def table(size: int, results: dict[str, Any]) -> list[list[str]]:
+    """The head, then one row an allocator; all times in ms."""
+    middle = SIZES[1]
+    heads = [
+        "ms",
+        f"del of {format_size(size)}",
+        "gap elsewhere",
+        *(f"del {s} p50/p99" for s in SIZES),
+        f"empty {middle}",
+        f"fill {format_size(size // 4)} fresh/again",
+    ]
+    rows = [heads]
+    for name, found in results.items():
+        sizes = found["sizes"]
+        rows.append(
+            [
+                name,
+                milliseconds(found["large"]["caller_s"]),
+                milliseconds(found["large"]["gap_s"]),
+                *(
+                    milliseconds(sizes[s]["release_p50_s"])
+                    + " / "
+                    + milliseconds(sizes[s]["release_p99_s"])
+                    for s in SIZES
+                ),
+                milliseconds(sizes[middle]["allocate_p50_s"]),
+                milliseconds(found["fill"]["fresh_fill_s"])
+                + " / "
+                + milliseconds(found["fill"]["refill_s"]),
+            ]
+        )
+    return rows
+
+
+def print_table(regime: str, rows: list[list[str]]) -> None:
+    """Print one regime's rows."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    print(f"\n{regime}")
+    for row in rows:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+
+
+def markdown(tables: dict[str, list[list[str]]]) -> str:
+    """Every regime's rows as Markdown tables, with the machine's description."""
+    lines = []
+    for regime, (heads, *rows) in tables.items():
+        lines += [f"**{regime}**", "", f"| {' | '.join(heads)} |"]
+        lines += ["|---|" + "---:|" * (len(heads) - 1)]
+        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
+    return "\n".join([*lines, f"Machine: {machine.summary()}.", ""])
+
+
+def main() -> None:
+    """Measure both regimes, print a table each."""
+    parser = argparse.ArgumentParser(prog="python -m bench.release", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--size", default="4GiB", help="of the large array (default 4GiB)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")
+    parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    size = parse_size(arguments.size)
+    if arguments.one_regime:
+        json.dump(measure_regime(size), sys.stdout)
+        return
+    results = {regime: run_regime(variable, size) for regime, variable in REGIMES.items()}
+    tables = {regime: table(size, found) for regime, found in results.items()}
+    for regime, rows in tables.items():
+        print_table(regime, rows)
+    if arguments.json:
+        content = {"machine": machine.describe(), "size": size, "results": results}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(tables))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "budget.hpp"
+#include "extent_map.hpp"
+#include "pages.hpp"
+#include "reclaimer.hpp"
+#include "source.hpp"
+
+namespace bigmem {
+
+// Huge pages and their ranges come in this size.
+constexpr std::size_t huge_unit = std::size_t{2} << 20;
+constexpr std::size_t small_unit = 4096;
+
+struct ArenaConfig {
+  enum class Policy { inline_, deferred, recycle };
+  enum class Huge { never, automatic, always };
+
+  PagesTable pages = default_pages();
+  Policy policy = Policy::recycle;
+  Advice advice = Advice::dontneed;
+  double decay = 10;
+  std::size_t max_warm = std::numeric_limits<std::size_t>::max();
+  Huge huge = Huge::automatic;
+  bool mapping_per_block = false;  // no reservation: each block is a mapping of its own
+  std::size_t reserve = 0;         // address range of a region; 0 to let the arena choose
+  std::shared_ptr<Reclaimer> reclaimer;
+  std::shared_ptr<Budget> budget;
+};
+
+// Blocks cut from reserved address ranges, and the way of their memory back to the system.
+//
+// Blocks of huge pages live in a zone of their own, in which every extent is a multiple of 2 MiB
+// on a 2 MiB border: returning part of a huge page would free nothing. One mutex guards the maps
+// and the counters; it is never held across a system call, so that no release can wait for one.
+class Arena final : public Source, public Reclaimable {
+ public:
+  enum class Result { good, over_budget, out_of_memory };
+
+  explicit Arena(ArenaConfig config);
+  ~Arena() override;
+
+  // Takes what is there, without any system call; false when try_allocate cannot serve.
+  bool allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& lease, bool& dirty);
+  // May reserve, reclaim and wait. `lease.source` is left for the caller to fill in; `dirty`
+  // says that the bytes are not known to be zero.
+  Result allocate(std::size_t nbytes, std::size_t alignment, Lease& lease, bool& dirty);
+  void count_allocation(double seconds) noexcept;
+  void count_wait(double seconds) noexcept;
+
+  bool release(void* token, bool fenced) noexcept override;
+  bool unfence(void* token) noexcept override;
+  void settle(void* token) noexcept override;
+
+  // The latest release so far, for drain().
+  std::uint64_t ticket() noexcept;
+  // Reclaims on this thread until nothing released up to the ticket is pending; false when the
+  // time is up, which is also how waiting for fences and for other threads shows.
+  bool drain(std::uint64_t ticket, double seconds) noexcept;
+  // Reclaims at least so many bytes that are not in use, if there are as many; returns how many.
+  std::size_t reclaim(std::size_t nbytes) noexcept;
+  Counters counters() noexcept;
+  std::size_t fenced() noexcept;
+  // No further allocations: everything goes back as it is released.
+  void retire() noexcept;
+
+  Activity reclaim_due() noexcept override;
+  bool finished() noexcept override;
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork(bool in_child) noexcept override;
+
+ private:
+  struct Zone {
+    Zone(std::size_t unit, double decay, PageSize page, std::size_t first_chunk)
+        : map(unit, decay), unit(unit), page(page), chunk(first_chunk) {}
+    ExtentMap map;
+    const std::size_t unit;
+    const PageSize page;
+    std::atomic<std::size_t> chunk;  // bytes that take about 2 ms to reclaim
+  };
+  enum class Attempt { good, need_nodes, no_room, over_budget };
+
+  Zone& zone_for(std::size_t nbytes);
+  Zone& zone_of(const Extent* extent) { return extent->map == &huge_.map ? huge_ : small_; }
+  State released_state() const;
+  std::size_t bytes(State state) const { return small_.map.bytes(state) + huge_.map.bytes(state); }
+  std::size_t resident() const;
+
+  Attempt attempt(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease, bool& dirty);
+  Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease, bool& dirty);
+  bool commit(Extent* extent) noexcept;
+  bool refill(Zone& zone) noexcept;
+  Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
+  double reclaim_extent(Extent* extent, Advice advice) noexcept;
+  void finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<std::mutex>& lock);
+  std::size_t reclaim_one(ExtentMap::Take what, std::size_t limit, Advice advice) noexcept;
+  void forget_if_finished() noexcept;
+
+  const ArenaConfig config_;
+  const bool unmap_when_clean_;
+  std::mutex mutex_;
+  Zone small_, huge_;
+  Counters counters_;
+  std::uint64_t serial_ = 0;
+  bool retired_ = false;
+};
+
+}  // namespace bigmem

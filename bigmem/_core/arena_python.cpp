@@ -1,0 +1,252 @@
+#include "arena_python.hpp"
+
+#include <cstring>
+#include <new>
+
+#include "arena.hpp"
+#include "block.hpp"
+#include "clock.hpp"
+#include "counters_python.hpp"
+#include "pages_python.hpp"
+
+namespace bigmem {
+namespace {
+
+// Clearing less than this takes less time than giving the GIL up and getting it back may.
+constexpr std::size_t clear_with_gil = std::size_t{256} << 10;
+
+struct PyPool {
+  PyObject_HEAD std::shared_ptr<Reclaimer> reclaimer;
+};
+
+struct PyBudget {
+  PyObject_HEAD std::shared_ptr<Budget> budget;
+};
+
+struct PyArena {
+  PyObject_HEAD std::shared_ptr<Arena> arena;
+};
+
+PyTypeObject *pool_type, *budget_type;
+
+template <typename Object, typename Value>
+PyObject* wrap(PyTypeObject* type, Value Object::* member, Value value) {
+  auto* self = reinterpret_cast<Object*>(type->tp_alloc(type, 0));
+  if (self) new (&(self->*member)) Value(std::move(value));
+  return reinterpret_cast<PyObject*>(self);
+}
+
+template <typename Object, typename Value, Value Object::* member>
+void dealloc(Object* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  (self->*member).~Value();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// --- ReclaimPool ---
+
+PyObject* pool_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* workers = Py_None;
+  if (!PyArg_ParseTuple(args, "O:ReclaimPool", &workers)) return nullptr;
+  if (Py_IsNone(workers)) return wrap(type, &PyPool::reclaimer, Reclaimer::process_default());
+  const long count = PyLong_AsLong(workers);
+  if (count == -1 && PyErr_Occurred()) return nullptr;
+  return wrap(type, &PyPool::reclaimer, std::make_shared<Reclaimer>(static_cast<int>(count)));
+}
+
+void pool_dealloc(PyPool* self) {
+  if (self->reclaimer != Reclaimer::process_default()) self->reclaimer->close();
+  dealloc<PyPool, std::shared_ptr<Reclaimer>, &PyPool::reclaimer>(self);
+}
+
+PyObject* pool_running(PyPool* self, PyObject*) {
+  return PyLong_FromLong(self->reclaimer->running());
+}
+
+PyMethodDef pool_methods[] = {{"running", reinterpret_cast<PyCFunction>(pool_running), METH_NOARGS,
+                               "running()\n--\n\nHow many workers run now."},
+                              {nullptr}};
+PyType_Slot pool_slots[] = {
+    {Py_tp_doc, const_cast<char*>("ReclaimPool(workers)\n--\n\nWorkers; None: the process's.")},
+    {Py_tp_new, reinterpret_cast<void*>(pool_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(pool_dealloc)},
+    {Py_tp_methods, pool_methods},
+    {0, nullptr}};
+PyType_Spec pool_spec = {"bigmem._core.ReclaimPool", sizeof(PyPool), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, pool_slots};
+
+// --- Budget ---
+
+PyObject* budget_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  Py_ssize_t limit;
+  if (!PyArg_ParseTuple(args, "n:Budget", &limit)) return nullptr;
+  return wrap(type, &PyBudget::budget, std::make_shared<Budget>(limit));
+}
+
+PyObject* budget_used(PyBudget* self, PyObject*) { return PyLong_FromSize_t(self->budget->used()); }
+
+PyMethodDef budget_methods[] = {{"used", reinterpret_cast<PyCFunction>(budget_used), METH_NOARGS,
+                                 "used()\n--\n\nBytes charged now."},
+                                {nullptr}};
+PyType_Slot budget_slots[] = {
+    {Py_tp_doc, const_cast<char*>("Budget(limit)\n--\n\nA byte limit that arenas share.")},
+    {Py_tp_new, reinterpret_cast<void*>(budget_new)},
+    {Py_tp_dealloc,
+     reinterpret_cast<void*>(dealloc<PyBudget, std::shared_ptr<Budget>, &PyBudget::budget>)},
+    {Py_tp_methods, budget_methods},
+    {0, nullptr}};
+PyType_Spec budget_spec = {"bigmem._core.Budget", sizeof(PyBudget), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, budget_slots};
+
+// --- Arena ---
+
+PyObject* arena_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"policy",  "advice", "decay", "max_warm", "huge", "per_block",
+                                "reserve", "pages",  "pool",  "budget",   nullptr};
+  ArenaConfig config;
+  int policy, advice, huge, per_block;
+  Py_ssize_t max_warm, reserve;
+  PyObject *pages, *pool, *budget;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnipnOO!O:Arena", const_cast<char**>(names),
+                                   &policy, &advice, &config.decay, &max_warm, &huge, &per_block,
+                                   &reserve, &pages, pool_type, &pool, &budget))
+    return nullptr;
+  if (!pages_from_python(pages, &config.pages)) return nullptr;
+  if (!Py_IsNone(budget)) {
+    if (!PyObject_TypeCheck(budget, budget_type))
+      return PyErr_Format(PyExc_TypeError, "budget must be a Budget or None");
+    config.budget = reinterpret_cast<PyBudget*>(budget)->budget;
+  }
+  config.policy = static_cast<ArenaConfig::Policy>(policy);
+  config.advice = static_cast<Advice>(advice);
+  config.max_warm = static_cast<std::size_t>(max_warm);
+  config.huge = static_cast<ArenaConfig::Huge>(huge);
+  config.mapping_per_block = per_block;
+  config.reserve = static_cast<std::size_t>(reserve);
+  config.reclaimer = reinterpret_cast<PyPool*>(pool)->reclaimer;
+  auto arena = std::make_shared<Arena>(config);
+  config.reclaimer->add(arena);
+  return wrap(type, &PyArena::arena, std::move(arena));
+}
+
+void arena_dealloc(PyArena* self) {
+  self->arena->retire();
+  dealloc<PyArena, std::shared_ptr<Arena>, &PyArena::arena>(self);
+}
+
+PyObject* arena_allocate(PyArena* self, PyObject* args) {
+  Py_ssize_t nbytes, alignment;
+  int zeroed;
+  PyObject* allocator;
+  if (!PyArg_ParseTuple(args, "nnpO:allocate", &nbytes, &alignment, &zeroed, &allocator))
+    return nullptr;
+  if (!poll_fences(false)) return nullptr;
+  const double start = seconds_now();
+  Arena& arena = *self->arena;
+  Lease lease;
+  bool dirty;
+  auto result = Arena::Result::good;
+  if (!arena.allocate_quickly(nbytes, alignment, lease, dirty)) {
+    WithoutGil nogil;
+    result = arena.allocate(nbytes, alignment, lease, dirty);
+  }
+  if (result == Arena::Result::over_budget) Py_RETURN_NONE;
+  if (result == Arena::Result::out_of_memory)
+    return PyErr_Format(out_of_memory, "the system refused %zd bytes", nbytes);
+  lease.source = self->arena;
+  if (zeroed && dirty) {
+    if (lease.nbytes <= clear_with_gil) {
+      std::memset(lease.address, 0, lease.nbytes);
+    } else {
+      WithoutGil nogil;
+      std::memset(lease.address, 0, lease.nbytes);
+    }
+  }
+  arena.count_allocation(seconds_now() - start);
+  return new_block(std::move(lease), allocator);
+}
+
+PyObject* arena_ticket(PyArena* self, PyObject*) {
+  return PyLong_FromUnsignedLongLong(self->arena->ticket());
+}
+
+PyObject* arena_drain(PyArena* self, PyObject* args) {
+  unsigned long long ticket;
+  double seconds;
+  if (!PyArg_ParseTuple(args, "Kd:drain", &ticket, &seconds)) return nullptr;
+  bool done;
+  {
+    WithoutGil nogil;
+    done = self->arena->drain(ticket, seconds);
+  }
+  return PyBool_FromLong(done);
+}
+
+PyObject* arena_reclaim(PyArena* self, PyObject* nbytes) {
+  const std::size_t wanted = PyLong_AsSize_t(nbytes);
+  if (wanted == static_cast<std::size_t>(-1) && PyErr_Occurred()) return nullptr;
+  std::size_t done;
+  {
+    WithoutGil nogil;
+    done = self->arena->reclaim(wanted);
+  }
+  return PyLong_FromSize_t(done);
+}
+
+PyObject* arena_counters(PyArena* self, PyObject*) {
+  return counters_to_dict(self->arena->counters());
+}
+
+PyObject* arena_fenced(PyArena* self, PyObject*) {
+  return PyLong_FromSize_t(self->arena->fenced());
+}
+
+PyObject* arena_count_wait(PyArena* self, PyObject* seconds) {
+  const double value = PyFloat_AsDouble(seconds);
+  if (value == -1.0 && PyErr_Occurred()) return nullptr;
+  self->arena->count_wait(value);
+  Py_RETURN_NONE;
+}
+
+PyObject* arena_retire(PyArena* self, PyObject*) {
+  self->arena->retire();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef arena_methods[] = {
+    {"allocate", reinterpret_cast<PyCFunction>(arena_allocate), METH_VARARGS,
+     "allocate(nbytes, alignment, zeroed, allocator)\n--\n\nA block, or None if over budget."},
+    {"ticket", reinterpret_cast<PyCFunction>(arena_ticket), METH_NOARGS,
+     "ticket()\n--\n\nThe latest release so far, for drain()."},
+    {"drain", reinterpret_cast<PyCFunction>(arena_drain), METH_VARARGS,
+     "drain(ticket, seconds)\n--\n\nReclaim what was released up to the ticket; False if some of "
+     "it is left after that time."},
+    {"reclaim", reinterpret_cast<PyCFunction>(arena_reclaim), METH_O,
+     "reclaim(nbytes)\n--\n\nGive back at least so many idle bytes; return how many."},
+    {"counters", reinterpret_cast<PyCFunction>(arena_counters), METH_NOARGS,
+     "counters()\n--\n\nWhat AllocatorStats is made from."},
+    {"fenced", reinterpret_cast<PyCFunction>(arena_fenced), METH_NOARGS,
+     "fenced()\n--\n\nBytes that wait for a fence."},
+    {"count_wait", reinterpret_cast<PyCFunction>(arena_count_wait), METH_O,
+     "count_wait(seconds)\n--\n\nCount time that a caller spent waiting or reclaiming."},
+    {"retire", reinterpret_cast<PyCFunction>(arena_retire), METH_NOARGS,
+     "retire()\n--\n\nGive everything back as it is released."},
+    {nullptr}};
+PyType_Slot arena_slots[] = {
+    {Py_tp_doc, const_cast<char*>("Arena(...)\n--\n\nThe native part of ArenaAllocator.")},
+    {Py_tp_new, reinterpret_cast<void*>(arena_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(arena_dealloc)},
+    {Py_tp_methods, arena_methods},
+    {0, nullptr}};
+PyType_Spec arena_spec = {"bigmem._core.Arena", sizeof(PyArena), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, arena_slots};
+
+}  // namespace
+
+bool add_arena_types(PyObject* module) {
+  return (pool_type = add_type(module, &pool_spec)) &&
+         (budget_type = add_type(module, &budget_spec)) && add_type(module, &arena_spec);
+}
+
+}  // namespace bigmem

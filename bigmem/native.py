@@ -1,0 +1,129 @@
+"""What the allocators over the core's arenas share."""
+
+import sys
+import time
+from typing import SupportsIndex
+
+from . import _core
+from ._core import Block
+from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, open_allocators
+from .arena.pages import AnonymousPages
+from .budget import Budget, describe_holders
+from .errors import BigmemError, OutOfMemory
+from .reclaim import ReclaimPool
+from .release import Deferred, Inline, Recycle, ReleasePolicy
+
+_POLICIES = {Inline: 0, Deferred: 1, Recycle: 2}
+_ADVICE = {"dontneed": 0, "free": 1}
+_HUGE = {"never": 0, "auto": 1, "always": 2}
+
+# How long flush stays in the core before it looks for signals.
+_SLICE_SECONDS = 0.05
+
+
+class NativeAllocator(Allocator):
+    """Base of `ArenaAllocator` and `MappedAllocator`; they differ in how the core maps memory."""
+
+    def __init__(
+        self,
+        *,
+        pages: AnonymousPages,
+        release: ReleasePolicy,
+        reserve: int,
+        mapping_per_block: bool,
+        budget: Budget | None,
+        reclaim: ReclaimPool | None,
+        name: str | None,
+        table: _core.ProbedPages | None = None,
+    ) -> None:
+        if type(release) not in _POLICIES:
+            raise BigmemError(f"release is Inline(), Deferred() or Recycle(), not {release!r}")
+        if not isinstance(pages, AnonymousPages):
+            raise BigmemError(f"pages is AnonymousPages(), not {pages!r}")
+        super().__init__(name=name)
+        self.pages = pages
+        self.release = release
+        self.budget = budget
+        self.reclaim = reclaim if reclaim is not None else ReclaimPool.default()
+        recycle = release if isinstance(release, Recycle) else Recycle()
+        max_warm = recycle.max_warm if isinstance(recycle.max_warm, int) else sys.maxsize
+        self._core = _core.Arena(
+            policy=_POLICIES[type(release)],
+            advice=_ADVICE[release.advice],
+            decay=float(recycle.decay),
+            max_warm=max_warm,
+            huge=_HUGE[pages._resolve()],
+            per_block=mapping_per_block,
+            reserve=reserve,
+            pages=table,
+            pool=self.reclaim._core,
+            budget=None if budget is None else budget._core,
+        )
+        if budget is not None:
+            budget._admit(self)
+
+    def allocate(
+        self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
+    ) -> Block:
+        size = self._request(nbytes, alignment)
+        try:
+            block = self._core.allocate(size, alignment, zeroed, self)
+        except OutOfMemory as error:
+            block = self._after_trimming(size, alignment, zeroed, error)
+        return block if block is not None else self._within_budget(size, alignment, zeroed)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        start = time.monotonic()
+        ticket = self._core.ticket()
+        try:
+            while True:
+                _core.poll_fences()
+                left = _SLICE_SECONDS
+                if timeout is not None:
+                    left = min(left, max(0.0, start + timeout - time.monotonic()))
+                if self._core.fenced():
+                    left = min(left, FENCE_SECONDS)
+                if self._core.drain(ticket, left):
+                    return True
+                if timeout is not None and time.monotonic() - start >= timeout:
+                    return False
+        finally:
+            self._core.count_wait(time.monotonic() - start)
+
+    def trim(self) -> int:
+        start = time.monotonic()
+        _core.poll_fences()
+        nbytes = self._core.reclaim(sys.maxsize)
+        self._core.count_wait(time.monotonic() - start)
+        return nbytes
+
+    def stats(self) -> AllocatorStats:
+        return AllocatorStats(**self._core.counters())
+
+    def close(self) -> None:
+        super().close()
+        self._core.retire()
+
+    def _after_trimming(
+        self, size: int, alignment: int, zeroed: bool, refusal: OutOfMemory
+    ) -> Block | None:
+        """Try again with everyone's idle memory given back, or say who holds what."""
+        if sum(allocator.trim() for allocator in open_allocators()):
+            try:
+                return self._core.allocate(size, alignment, zeroed, self)
+            except OutOfMemory as error:
+                refusal = error
+        holders = [a for a in open_allocators() if isinstance(a, NativeAllocator)]
+        raise OutOfMemory(f"{refusal}; {describe_holders(holders)}") from None
+
+    def _within_budget(self, size: int, alignment: int, zeroed: bool) -> Block:
+        assert self.budget is not None
+        start = time.monotonic()
+        block = None
+        try:
+            while block is None:
+                self.budget._make_room(size, start + self.budget.timeout)
+                block = self._core.allocate(size, alignment, zeroed, self)
+        finally:
+            self._core.count_wait(time.monotonic() - start)
+        return block

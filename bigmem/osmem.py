@@ -1,0 +1,40 @@
+"""What Python needs to know of the operating system's memory. No policy."""
+
+from pathlib import Path
+
+_THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_STATUS = Path("/proc/self/status")
+_ROLLUP = Path("/proc/self/smaps_rollup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def transparent_huge_pages() -> str:
+    """The system's mode: ``"always"``, ``"madvise"`` or ``"never"`` (also where unsupported)."""
+    try:
+        modes = _THP.read_text()
+    except OSError:
+        return "never"
+    return modes.partition("[")[2].partition("]")[0] or "never"
+
+
+def resident_bytes() -> int:
+    """Bytes of this process that are in memory (VmRSS)."""
+    return _field(_STATUS, "VmRSS")
+
+
+def huge_page_bytes() -> int:
+    """Bytes of this process that are anonymous huge pages."""
+    return _field(_ROLLUP, "AnonHugePages")
+
+
+def available_bytes() -> int:
+    """Bytes that the whole machine could still hand out (MemAvailable)."""
+    return _field(_MEMINFO, "MemAvailable")
+
+
+def _field(path: Path, name: str) -> int:
+    for line in path.read_text().splitlines():
+        key, _, rest = line.partition(":")
+        if key == name:
+            return int(rest.split()[0]) * 1024
+    raise OSError(f"{path} has no {name}")

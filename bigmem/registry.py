@@ -1,0 +1,101 @@
+"""Allocators by name, and the default of the process."""
+
+import os
+import time
+from collections.abc import Callable
+
+from .allocator import Allocator, AllocatorStats, open_allocators
+from .arena.arena import ArenaAllocator
+from .errors import BigmemError
+from .mapped import MappedAllocator
+from .release import Deferred, Inline, Recycle
+from .system import SystemAllocator
+
+DEFAULT_NAME = "recycle"
+ENTRY_POINTS = "bigmem.allocators"
+
+_default: Allocator | None = None
+
+_BUILT_IN: dict[str, Callable[[], Allocator]] = {
+    "system": lambda: SystemAllocator(name="system"),
+    "mapped": lambda: MappedAllocator(name="mapped"),
+    "dontneed": lambda: ArenaAllocator(release=Inline(), name="dontneed"),
+    "deferred": lambda: ArenaAllocator(release=Deferred(), name="deferred"),
+    "recycle": lambda: ArenaAllocator(release=Recycle(), name="recycle"),
+}
+
+
+def make(name: str) -> Allocator:
+    """A new allocator of the kind called `name`.
+
+    Parameters
+    ----------
+    name
+        ``"system"`` (the C library), ``"mapped"`` (one mapping a block, unmapped on release),
+        ``"dontneed"`` (an arena that advises pages away on release), ``"deferred"`` (the same in
+        the background), ``"recycle"`` (pages are reused warm, idle ones given back in the
+        background), or a name that a plug-in registers under the entry-point group
+        ``bigmem.allocators``.
+
+    Raises
+    ------
+    BigmemError
+        No such allocator; the message lists those that are.
+    """
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
+    if name == "pinned":
+        raise BigmemError("the pinned allocator is not part of this version of bigmem")
+    from importlib.metadata import entry_points  # 25 ms of start-up, and seldom needed
+
+    plugins = {plugin.name: plugin for plugin in entry_points(group=ENTRY_POINTS)}
+    if name not in plugins:
+        known = ", ".join(sorted({*_BUILT_IN, *plugins}))
+        raise BigmemError(f"there is no allocator called {name!r}; known are {known}")
+    allocator = plugins[name].load()()
+    if not isinstance(allocator, Allocator):
+        raise BigmemError(f"the plug-in {plugins[name].value} made no bigmem.Allocator")
+    return allocator
+
+
+def get_allocator() -> Allocator:
+    """The process default: what `set_allocator` set, else what ``BIGMEM_ALLOCATOR`` names."""
+    global _default
+    if _default is None:
+        _default = make(os.environ.get("BIGMEM_ALLOCATOR", DEFAULT_NAME))
+    return _default
+
+
+def set_allocator(allocator: Allocator | None) -> Allocator | None:
+    """Make `allocator` the process default; `None` goes back to the environment's choice.
+
+    Returns
+    -------
+    Allocator or None
+        The default before the call, `None` if nobody had needed one yet.
+    """
+    global _default
+    if allocator is not None and not isinstance(allocator, Allocator):
+        raise TypeError(f"expected a bigmem.Allocator, not {type(allocator).__name__}")
+    previous, _default = _default, allocator
+    return previous
+
+
+def flush(timeout: float | None = None) -> bool:
+    """Flush every open allocator of the process; `False` if `timeout` seconds did not suffice."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    done = True
+    for allocator in open_allocators():
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        done = allocator.flush(left) and done
+    return done
+
+
+def trim() -> int:
+    """Give every warm byte of every open allocator back now; return how many bytes went back."""
+    return sum(allocator.trim() for allocator in open_allocators())
+
+
+def stats() -> AllocatorStats:
+    """The sum of what every open allocator holds and has done."""
+    return sum((allocator.stats() for allocator in open_allocators()), AllocatorStats())

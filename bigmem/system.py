@@ -1,0 +1,27 @@
+"""The C library, as an allocator: the baseline."""
+
+from typing import SupportsIndex
+
+from . import _core
+from ._core import Block
+from .allocator import Allocator, AllocatorStats
+
+
+class SystemAllocator(Allocator):
+    """Blocks from ``malloc`` and ``calloc``, freed at once by the releasing thread.
+
+    What the C library keeps for itself after a free is not counted anywhere in `stats`.
+    """
+
+    def __init__(self, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._source = _core.System()
+
+    def allocate(
+        self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
+    ) -> Block:
+        size = self._request(nbytes, alignment)
+        return self._source.allocate(size, alignment, zeroed, self)
+
+    def stats(self) -> AllocatorStats:
+        return AllocatorStats(**self._source.counters())

@@ -1,0 +1,87 @@
+"""Prove many witnesses of one circuit in one process, on one allocator."""
+
+import argparse
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prover.cli import _options, warn
+from prover.errors import UnwritableOutput
+
+if TYPE_CHECKING:
+    from prover.pipeline.batch import Made
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    _options.add_proving_options(parser)
+    parser.add_argument("witnesses", metavar="WITNESS.wtns", nargs="+")
+    parser.add_argument(
+        "--repeat", type=_positive, default=1, metavar="K", help="prove each witness K times"
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make, check and write all proofs; print one line for each and a summary."""
+    import bigmem
+    from prover.backends import get_backend
+    from prover.formats.wtns import Witness
+    from prover.formats.zkey import ProvingKey
+    from prover.pipeline.batch import Batch, write_figures
+
+    _options.keep_out_of_core_dumps()
+    allocator = _options.allocator_named(arguments.allocator)
+    key = ProvingKey.open(arguments.key)
+    batch = Batch(
+        key,
+        [Witness.open(path) for path in arguments.witnesses],
+        backend=get_backend(arguments.backend, threads=arguments.threads),
+        allocator=allocator,
+        repeat=arguments.repeat,
+        folder=_folder(arguments.out),
+        threads=arguments.threads,
+    )
+    with _progress(len(batch)) as advance:
+        figures = batch.run(advance)
+    if arguments.json is not None:
+        name = arguments.allocator or bigmem.get_allocator().name
+        write_figures({"allocator": name, "threads": arguments.threads, **figures}, arguments.json)
+    print(f"{len(batch)} proofs, each checked, in {figures['wall_s']:.3f} s: {arguments.out}")
+    if not key.has_contribution:
+        warn(f"{key.path}: has no contribution (delta is the generator): anyone can forge proofs")
+    return 0
+
+
+def _positive(text: str) -> int:
+    number = _options.count(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UnwritableOutput(path, f"cannot be made a folder: {reason}") from None
+    return path
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[["Made"], None]]:
+    """A bar on a terminal where rich is installed, a line for each proof elsewhere."""
+    if not (sys.stderr.isatty() and importlib.util.find_spec("rich")):
+        yield lambda made: print(f"{made.proof}  {made.wall_s:.3f} s", flush=True)
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("proving", total=total)
+        yield lambda made: bar.advance(task)

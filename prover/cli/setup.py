@@ -1,0 +1,81 @@
+"""Make a key for a circuit, for development only: whoever runs this could forge proofs."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prover.errors import UsageError
+
+if TYPE_CHECKING:
+    from prover.setup import Progress
+
+_FLAG = "--insecure-dev-key"
+_LONG = 1 << 15
+"""Domains from this size on take long enough for a progress bar."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("circuit", metavar="CIRCUIT.r1cs")
+    parser.add_argument("-o", "--output", metavar="CIRCUIT.zkey", required=True)
+    parser.add_argument(
+        _FLAG,
+        dest="insecure",
+        action="store_true",
+        help="accept that the key is of no use in earnest: one process knew its secrets",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the key, whole or not at all."""
+    from prover.formats.r1cs import R1cs
+    from prover.outputs import whole_files
+    from prover.setup import Trapdoor, domain_size, write_key
+
+    if not arguments.insecure:
+        raise UsageError(
+            "setup makes keys for development only, for which whoever made them can forge proofs; "
+            f"say {_FLAG} if that is what you want"
+        )
+    circuit = R1cs.open(arguments.circuit)
+    domain = domain_size(circuit)
+    _shout(arguments.output)
+    inputs = [Path(arguments.circuit)]
+    with (
+        whole_files(Path(arguments.output), inputs=inputs) as [file],
+        _bar(domain) as progress,
+    ):
+        write_key(file, circuit, Trapdoor.draw(circuit.curve, domain), progress=progress)
+    return 0
+
+
+def _shout(output: str) -> None:
+    print(
+        "*** INSECURE DEVELOPMENT KEY ***\n"
+        f"{output}: its secrets exist in this process. Whoever gets hold of them can prove false\n"
+        "statements. Never use this key where proofs matter: hold a ceremony instead.",
+        file=sys.stderr,
+    )
+
+
+@contextmanager
+def _bar(domain: int) -> Iterator["Progress | None"]:
+    if domain < _LONG or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(f"{name:>3} points", total=total)
+            bars.update(tasks[name], completed=done)
+
+        yield show

@@ -1,0 +1,152 @@
+"""Many proofs of one circuit in one process, on one allocator, measured."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import bigmem
+from prover import groth16
+from prover.backends.base import Backend
+from prover.formats import proof_json
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+from prover.outputs import whole_files
+from prover.pipeline import single
+from prover.pipeline.usage import Meter
+from prover.stages import StageTimes
+
+
+@dataclass(frozen=True)
+class Made:
+    """One proof of a batch: the files it became and what it cost."""
+
+    witness: str
+    proof: str
+    public: str
+    wall_s: float
+    stages: dict[str, float]
+
+
+class Batch:
+    """Proofs of every witness, ``repeat`` times over, each checked and written.
+
+    Parameters
+    ----------
+    folder
+        Where ``NUMBER-WITNESS.proof.json`` and ``NUMBER-WITNESS.public.json`` go.
+    allocator
+        Every vector of every proof comes from it.
+    threads
+        For the check of the key; 0 for every core.
+
+    Raises
+    ------
+    ProverError
+        From the constructor if a file is unusable or a witness belongs to another circuit, so
+        that nothing is proved in vain.
+    """
+
+    def __init__(
+        self,
+        key: ProvingKey,
+        witnesses: Sequence[Witness],
+        *,
+        backend: Backend,
+        allocator: bigmem.Allocator,
+        repeat: int,
+        folder: Path,
+        threads: int = 0,
+    ) -> None:
+        start = time.perf_counter()
+        for witness in witnesses:
+            groth16.match(key, witness)
+        key.check(threads=threads)
+        self._key_check_s = time.perf_counter() - start
+        self._key = key
+        self._jobs = [witness for _ in range(repeat) for witness in witnesses]
+        self._backend = backend
+        self._allocator = allocator
+        self._folder = folder
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def run(self, advance: Callable[[Made], None]) -> dict[str, object]:
+        """Make all proofs; ``advance`` is told of each.
+
+        Returns
+        -------
+        The figures as a JSON object: `prover.pipeline.usage.Usage`, seconds by stage, the
+        allocator's statistics, and the same for each proof.
+
+        Raises
+        ------
+        ProverError
+            At the first witness that does not satisfy the circuit or file that cannot be written.
+        """
+        meter = Meter(self._allocator)
+        made: list[Made] = []
+        for number, witness in enumerate(self._jobs, 1):
+            made.append(self._make(number, witness))
+            advance(made[-1])
+        return {
+            "curve": self._key.curve.name,
+            "constraints": self._key.constraints,
+            "domain": self._key.domain,
+            "public": self._key.public,
+            "backend": self._backend.name,
+            "proofs": len(made),
+            "key_check_s": self._key_check_s,
+            **asdict(meter.stop()),
+            "stages": _total(made),
+            "allocator_stats": asdict(self._allocator.stats()),
+            "each": [asdict(one) for one in made],
+        }
+
+    def _make(self, number: int, witness: Witness) -> Made:
+        times = StageTimes()
+        start = time.perf_counter()
+        statement = single.prove(
+            self._key, witness, backend=self._backend, allocator=self._allocator, stage=times
+        )
+        stem = f"{number:0{len(str(len(self)))}d}-{Path(witness.path).stem}"
+        proof = self._folder / f"{stem}.proof.json"
+        public = self._folder / f"{stem}.public.json"
+        write(statement, proof, public)
+        elapsed = time.perf_counter() - start
+        return Made(witness.path, str(proof), str(public), elapsed, times.seconds)
+
+
+def write(
+    statement: single.Statement, proof: Path, public: Path, inputs: Sequence[Path] = ()
+) -> None:
+    """Write proof.json and public.json as snarkjs does, both or neither.
+
+    Raises
+    ------
+    UnwritableOutput, UsageError
+    """
+    with whole_files(proof, public, inputs=inputs) as (proof_file, public_file):
+        proof_json.write_proof(proof_file, statement.proof)
+        proof_json.write_public(public_file, statement.public)
+
+
+def write_figures(figures: dict[str, object], path: Path) -> None:
+    """Write a batch's figures as JSON.
+
+    Raises
+    ------
+    UnwritableOutput
+    """
+    with whole_files(path) as (file,):
+        file.write((json.dumps(figures, indent=1) + "\n").encode())
+
+
+def _total(made: Sequence[Made]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in made:
+        for name, seconds in one.stages.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total

@@ -1,0 +1,78 @@
+"""Where a stretch of the program spent its time in the kernel, and what memory it took."""
+
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import bigmem
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One measured stretch; seconds, except where the name says otherwise.
+
+    Attributes
+    ----------
+    wall_s
+        By the clock.
+    map_s, release_s
+        In the allocator, on the calling threads.
+    fault_s
+        The rest of the kernel's time for the program's own threads: page faults, above all.
+    reclaim_s
+        What the reclaim workers spent beside.
+    minor_faults, major_faults
+        Numbers of page faults.
+    peak_rss_bytes
+        Highest resident set of the process so far.
+    """
+
+    wall_s: float
+    map_s: float
+    fault_s: float
+    release_s: float
+    reclaim_s: float
+    minor_faults: int
+    major_faults: int
+    peak_rss_bytes: int
+
+
+class Meter:
+    """Measures from its construction to `stop`, over one allocator."""
+
+    def __init__(self, allocator: bigmem.Allocator) -> None:
+        self._allocator = allocator
+        self._stats = allocator.stats()
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._start = time.perf_counter()
+
+    def stop(self) -> Usage:
+        """The stretch since construction; may be called again for a longer one."""
+        wall = time.perf_counter() - self._start
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        stats = self._allocator.stats()
+        mapped = stats.allocate_seconds - self._stats.allocate_seconds
+        released = stats.release_seconds - self._stats.release_seconds
+        reclaimed = stats.reclaim_seconds - self._stats.reclaim_seconds
+        kernel = usage.ru_stime - self._usage.ru_stime
+        return Usage(
+            wall_s=wall,
+            map_s=mapped,
+            fault_s=max(0.0, kernel - mapped - released - reclaimed),
+            release_s=released,
+            reclaim_s=reclaimed,
+            minor_faults=usage.ru_minflt - self._usage.ru_minflt,
+            major_faults=usage.ru_majflt - self._usage.ru_majflt,
+            peak_rss_bytes=peak_rss(),
+        )
+
+
+def peak_rss() -> int:
+    """Highest resident set of this process so far, bytes.
+
+    From /proc: the figure of getrusage survives an exec, and would be the parent's.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,61 @@
+"""The reduction from a satisfied circuit to one vector of quotient values.
+
+With A(X), B(X), C(X) of degree below N that take the values (A w)_i, (B w)_i, (C w)_i at the N-th
+roots of unity, the witness satisfies the circuit just if Z(X) = X^N - 1 divides A B - C (Gennaro,
+Gentry, Parno, Raykova, "Quadratic span programs and succinct NIZKs without PCPs", 2013). At the odd
+2N-th roots, the coset omega_2N H of the N-th roots H, Z is the constant -2: so the values of
+A B - C there are those of the quotient up to a constant, which the key's H points absorb.
+They are a Lagrange basis of that coset, so that no third transform back is needed.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prover.backends.base import Backend
+from prover.curves import SCALAR_BYTES, Curve
+from prover.stages import Stage, untimed
+
+Bytes = NDArray[np.uint8]
+
+
+def quotient_values(
+    curve: Curve,
+    coefficients: Bytes,
+    witness: Bytes,
+    domain: int,
+    *,
+    backend: Backend,
+    empty: Callable[[tuple[int, int]], Bytes],
+    stage: Stage = untimed,
+) -> Bytes:
+    """The scalars h of the H points: A B - C on the odd coset.
+
+    Parameters
+    ----------
+    coefficients
+        Records of A and B as a zkey holds them, validated.
+    witness
+        Standard form, shape (signals, 32).
+    domain
+        N, a power of two.
+    empty
+        Allocates the vectors a, b and c, of N scalars each.
+
+    Returns
+    -------
+    h in standard form, shape (N, 32): the memory of a; b and c have been released.
+    """
+    shape = (domain, SCALAR_BYTES)
+    a, b, c = empty(shape), empty(shape), empty(shape)
+    with stage("sparse"):
+        backend.sparse_product(curve, coefficients, witness, a, b)
+        # A zkey has no C matrix. For a bad witness this c is not C w, and the proof is invalid.
+        backend.multiply(curve, a, b, out=c)
+    with stage("ntt"):
+        for vector in (a, b, c):
+            backend.odd_coset(curve, vector)
+        backend.quotient(curve, a, b, c)
+        del b, c, vector
+    return a

@@ -1,0 +1,70 @@
+"""prover batch: many checked proofs and honest figures."""
+
+import json
+
+import pytest
+
+
+def test_batch(circuit, cli, folder, tmp_path):
+    figures_path = tmp_path / "figures.json"
+    outcome = cli(
+        "batch", circuit.key, circuit.witness, circuit.witness, "--allocator", "recycle",
+        "--repeat", 3, "-o", folder, "--json", figures_path,
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(outcome.out.splitlines()) == 7
+    key = circuit.folder / "verification_key.json"
+    proofs = sorted(folder.glob("*.proof.json"))
+    assert len(proofs) == 6
+    assert len(list(folder.iterdir())) == 12
+    for proof in proofs:
+        public = proof.with_name(proof.name.replace(".proof.", ".public."))
+        assert cli("verify", key, public, proof).code == 0
+    assert len({proof.read_bytes() for proof in proofs}) == 6
+
+    figures = json.loads(figures_path.read_text())
+    assert figures["allocator"] == "recycle"
+    assert figures["proofs"] == len(figures["each"]) == 6
+    assert figures["curve"] == circuit.curve
+    assert figures["domain"] >= figures["constraints"] > 0
+    assert figures["wall_s"] >= sum(one["wall_s"] for one in figures["each"]) > 0
+    assert sum(figures["stages"].values()) <= figures["wall_s"]
+    assert {"sparse", "ntt", "msm H", "check"} <= set(figures["stages"])
+    assert figures["peak_rss_bytes"] > 1 << 20
+    stats = figures["allocator_stats"]
+    assert stats["allocations"] == stats["releases"] == 6 * 9
+    assert stats["warm_hits"] > 0  # the second proof finds the first one's memory
+
+
+def test_batch_refuses_before_it_proves(multiplier, cli, folder, refused):
+    other = multiplier.folder.parent / "manypub" / "witness.wtns"
+    line = refused(cli("batch", multiplier.key, multiplier.witness, other, "-o", folder), folder)
+    assert str(other) in line
+
+
+def test_batch_stops_at_a_bad_witness(multiplier, cli, folder, tmp_path, sections):
+    raw = sections.read(multiplier.witness)
+    raw[2][96] ^= 1
+    bad = tmp_path / "bad.wtns"
+    bad.write_bytes(raw.encode())
+    outcome = cli("batch", multiplier.key, multiplier.witness, bad, "-o", folder)
+    assert outcome.code == 2
+    (line,) = outcome.err.splitlines()
+    assert str(bad) in line
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "1-witness.proof.json",
+        "1-witness.public.json",
+    ]
+
+
+@pytest.mark.parametrize("repeat", ["0", "-1", "x"])
+def test_a_number_of_proofs_that_makes_no_sense(multiplier, cli, folder, refused, repeat):
+    words = ("batch", multiplier.key, multiplier.witness, "-o", folder, "--repeat", repeat)
+    refused(cli(*words), folder)
+
+
+def test_an_output_folder_that_is_a_file(multiplier, cli, tmp_path, refused):
+    file = tmp_path / "file"
+    file.touch()
+    line = refused(cli("batch", multiplier.key, multiplier.witness, "-o", file))
+    assert "cannot be made a folder" in line
