@@ -18,14 +18,14 @@ lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp' '*.cuh')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp' '*.cuh' '*.cu')
 
 bench:
 	@scripts/setup.sh $(VENV) bench,prover
 	$(BIN)/python -m bench.release
 
 test-gpu:
-	@scripts/setup.sh $(VENV) prover,test
+	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu
 
 clean:
