@@ -9,6 +9,7 @@ import io
 import os
 import random
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,13 +120,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         f"{properties['totalGlobalMem'] / 2**30:.0f} GiB"
     )
     show(
-        f"driver for CUDA {version(runtime.driverGetVersion())}, runtime "
+        f"driver {driver_version()} for CUDA {version(runtime.driverGetVersion())}, runtime "
         f"{version(runtime.runtimeGetVersion())}, NVRTC {'.'.join(map(str, nvrtc.getVersion()))}, "
         f"CuPy {cupy.__version__}"
     )
-    driver = Path("/proc/driver/nvidia/version")
-    if driver.exists():
-        show(driver.read_text(encoding="ascii").splitlines()[0])
     show(machine.summary())
     terminalreporter.section("kernels")
     show(f"{'kernel':<44}{'registers':>10}{'local bytes':>12}")
@@ -133,6 +131,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         show(f"{program.title}: {program.spilled()} bytes spilled")
         for name, kernel in program.kernels.items():
             show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
+
+
+def driver_version() -> str:
+    """What nvidia-smi calls it; the runtime does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
 def version(number: int) -> str:
