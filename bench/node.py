@@ -5,6 +5,7 @@ Versions are pinned by tests/interop/package-lock.json (snarkjs, circom2) and by
 """
 
 import fcntl
+import os
 import subprocess
 from pathlib import Path
 
@@ -58,9 +59,16 @@ def _is_current() -> bool:
 
 def _install(node: str, npm: Path) -> None:
     command = [node, str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    # The system's certificates too: a network behind a proxy has its own there.
+    environment = {**os.environ, "NODE_USE_SYSTEM_CA": "1"}
     try:
         result = subprocess.run(
-            command, cwd=FOLDER, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S
+            command,
+            cwd=FOLDER,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         raise MissingPeer(f"npm ci in {FOLDER} took over {_INSTALL_TIMEOUT_S} s") from None

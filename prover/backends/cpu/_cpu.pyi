@@ -123,3 +123,15 @@ def weighted_sum(
     curve: str, weights: Bytes, a: Bytes, b: Bytes, c: Bytes, out: Bytes, threads: int = 0
 ) -> None:
     """Store weights[0] a + weights[1] b + weights[2] c in ``out``; ``weights`` is (3, 32)."""
+
+# For tests only
+def _use_arithmetic(name: str) -> None:
+    """Compute with "portable" or "adx" from now on, in the whole process."""
+
+def _test_operation(
+    arithmetic: str, curve: str, set: str, operation: str, x: Bytes, y: Bytes, out: Bytes
+) -> None:
+    """out[i] <- operation(x[i], y[i]) in "scalar", "base", "extension", "g1" or "g2".
+
+    ``arithmetic`` may also be "portable32", which is the device's.
+    """

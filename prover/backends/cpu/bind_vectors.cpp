@@ -1,6 +1,4 @@
 // Vectors over the scalar field, and conversions of form.
-#include <stdexcept>
-
 #include "bind.hpp"
 
 namespace prover {
