@@ -18,7 +18,7 @@ lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp' '*.cuh')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp' '*.cuh' '*.cu')
 
 bench:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -35,7 +35,7 @@ results:
 	  --json bench/results/peers.json --markdown bench/results/peers.md
 
 test-gpu:
-	@scripts/setup.sh $(VENV) prover,test
+	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu
 
 clean:
