@@ -87,7 +87,7 @@ class ExtentMaps(RuleBasedStateMachine):
         self.core.unfence(extent.begin, to, self.now)
         self.model.unfence(extent, to, self.now)  # type: ignore[arg-type]
 
-    @rule(kind=st.sampled_from(["due", "due", "pending", "any"]), limit=limits)
+    @rule(kind=st.sampled_from(["due", "due", "pending", "warm", "any"]), limit=limits)
     def take(self, kind: str, limit: int) -> None:
         got = self.core.take(kind, self.now, limit)
         extent = self.model.take(kind, self.now, limit)  # type: ignore[arg-type]
