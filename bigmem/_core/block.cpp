@@ -286,6 +286,9 @@ PyObject* new_block(Lease lease, PyObject* allocator) {
 bool poll_fences(bool raise) {
   // Asking runs Python code, in which other threads or this one may park, poll and flush: an item
   // stays in the list until its range is free. No more than were there: none may come for ever.
+  static thread_local bool asking = false;
+  if (asking || parked().empty()) return true;  // a fence that allocates must not ask itself
+  asking = true;
   std::list<Parked> done;
   bool good = true;
   std::size_t left = parked().size();
@@ -307,6 +310,7 @@ bool poll_fences(bool raise) {
     item->owes = lease && lease.source->unfence(lease.token);
     done.splice(done.end(), parked(), item++);
   }
+  asking = false;
   for (Parked& item : done) {
     Py_DECREF(item.fences);
     if (item.holding.lease)

@@ -413,3 +413,26 @@ def test_alignment_below_a_pointers_is_served(allocator: bigmem.Allocator) -> No
         return
     # What the core keeps before a block is itself aligned.
     assert [block.address % 8 for block in blocks] == [0] * 4
+
+
+def test_fences_may_allocate_and_release_when_asked(allocator: bigmem.Allocator) -> None:
+    depths, deepest = [0], [0]
+
+    class Allocating:
+        asked = 0
+
+        def done(self) -> bool:
+            depths[0] += 1
+            deepest[0] = max(deepest[0], depths[0])
+            allocator.allocate(5000).release()
+            depths[0] -= 1
+            self.asked += 1
+            return self.asked > 2
+
+    blocks = [allocator.allocate(5000) for _ in range(20)]
+    for block in blocks:
+        block.fence(Allocating())
+        block.release()
+    assert allocator.flush(20)
+    # A release asks once, and the allocation within that looks through the others.
+    assert deepest[0] <= 2
