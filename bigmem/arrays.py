@@ -66,7 +66,9 @@ def ones(
     allocator: Allocator | None = None,
 ) -> Array:
     """Array of ones; as `numpy.ones`."""
-    return full(shape, 1, dtype, order, allocator=allocator)
+    array = _new(shape, dtype, order, allocator, zeroed=False)
+    np.copyto(array, 1, casting="unsafe")
+    return array
 
 
 def full(
@@ -185,11 +187,14 @@ def _like(
     model = np.asanyarray(prototype)
     axes = model.shape if shape is None else _axes(shape)
     chosen_type: DTypeLike = model.dtype if dtype is None else dtype
-    permutation = _axis_order(model, order, len(axes))
-    array = _new([axes[i] for i in permutation], chosen_type, "C", allocator, zeroed=zeroed)
-    # A subarray type adds axes of its own behind those that were asked for.
-    extra = range(len(axes), array.ndim)
-    array = array.transpose([*np.argsort(permutation).astype(int).tolist(), *extra])
+    axis_order = _axis_order(model, order, len(axes))
+    if isinstance(axis_order, str):
+        array = _new(axes, chosen_type, axis_order, allocator, zeroed=zeroed)
+    else:
+        array = _new([axes[i] for i in axis_order], chosen_type, "C", allocator, zeroed=zeroed)
+        # A subarray type adds axes of its own behind those that were asked for.
+        extra = range(len(axes), array.ndim)
+        array = array.transpose([*(axis_order.index(i) for i in range(len(axes))), *extra])
     if not subok or type(model) is np.ndarray:
         return array
     special = array.view(type(model))
@@ -197,13 +202,14 @@ def _like(
     return special
 
 
-def _axis_order(model: Array, order: str, ndim: int) -> list[int]:
-    """Axes from the slowest to the fastest, as `order` wants them in memory."""
+def _axis_order(model: Array, order: str, ndim: int) -> Order | list[int]:
+    """How `order` wants the axes in memory: a plain order, or from the slowest to the fastest."""
     if order not in ("C", "F", "A", "K"):
         raise ValueError(f"order must be one of 'C', 'F', 'A' or 'K' (got {order!r})")
-    fortran = order == "F" or (order in "AK" and model.flags.fnc)
-    if fortran:
-        return list(range(ndim))[::-1]
-    if order == "K" and ndim == model.ndim and not model.flags.c_contiguous:
+    if order == "K" and (ndim != model.ndim or model.flags.c_contiguous):
+        return "C"
+    if order == "F" or (order in "AK" and model.flags.fnc):
+        return "F"
+    if order == "K":
         return sorted(range(ndim), key=lambda axis: -abs(model.strides[axis]))
-    return list(range(ndim))
+    return "C"

@@ -1,5 +1,6 @@
 """A byte limit that allocators share, and what an allocation does when it is reached."""
 
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, SupportsIndex
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from .native import NativeAllocator
 
 _RECHECK_SECONDS = 0.001
-_HUGE_PAGE = 2 << 20
 
 
 class Budget:
@@ -31,7 +31,7 @@ class Budget:
         self.timeout = timeout
         if self.limit == 0:
             raise BigmemError("a budget of nothing admits no allocation")
-        self._core = _core.Budget(self.limit)
+        self._core = _core.Budget(min(self.limit, sys.maxsize))
         self._members: dict[int, weakref.ref[NativeAllocator]] = {}
 
     @property
@@ -52,12 +52,12 @@ class Budget:
     def _make_room(self, nbytes: int, deadline: float) -> None:
         """Reclaim on this thread, or wait a moment for others; raise when nothing will come.
 
-        After it returns, the caller tries again: others may have taken the room meanwhile.
+        `nbytes` is what the block counts as. After it returns, the caller tries again: others may
+        have taken the room meanwhile.
         """
         _core.poll_fences()
         holders = self._holders()
-        # A block may count as whole huge pages.
-        missing = self.used + -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE - self.limit
+        missing = self.used + nbytes - self.limit
         reclaimed = False
         for holder in holders:
             if missing <= 0:

@@ -40,7 +40,6 @@ class NativeAllocator(Allocator):
             raise BigmemError(f"release is Inline(), Deferred() or Recycle(), not {release!r}")
         if not isinstance(pages, AnonymousPages):
             raise BigmemError(f"pages is AnonymousPages(), not {pages!r}")
-        super().__init__(name=name)
         self.pages = pages
         self.release = release
         self.budget = budget
@@ -51,14 +50,16 @@ class NativeAllocator(Allocator):
             policy=_POLICIES[type(release)],
             advice=_ADVICE[release.advice],
             decay=float(recycle.decay),
-            max_warm=max_warm,
+            max_warm=min(max_warm, sys.maxsize),
             huge=_HUGE[pages._resolve()],
             per_block=mapping_per_block,
-            reserve=reserve,
+            reserve=min(reserve, sys.maxsize),
             pages=table,
             pool=self.reclaim._core,
             budget=None if budget is None else budget._core,
         )
+        # Last: from now on others may ask for its stats or trim it.
+        super().__init__(name=name)
         if budget is not None:
             budget._admit(self)
 
@@ -119,10 +120,11 @@ class NativeAllocator(Allocator):
     def _within_budget(self, size: int, alignment: int, zeroed: bool) -> Block:
         assert self.budget is not None
         start = time.monotonic()
+        counted = self._core.rounded(size)
         block = None
         try:
             while block is None:
-                self.budget._make_room(size, start + self.budget.timeout)
+                self.budget._make_room(counted, start + self.budget.timeout)
                 block = self._core.allocate(size, alignment, zeroed, self)
         finally:
             self._core.count_wait(time.monotonic() - start)

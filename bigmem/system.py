@@ -14,8 +14,8 @@ class SystemAllocator(Allocator):
     """
 
     def __init__(self, *, name: str | None = None) -> None:
-        super().__init__(name=name)
         self._source = _core.System()
+        super().__init__(name=name)
 
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False

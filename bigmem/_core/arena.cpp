@@ -43,7 +43,6 @@ bool address_range_is_limited() {
 
 Arena::Arena(ArenaConfig config)
     : config_(std::move(config)),
-      unmap_when_clean_(!config_.mapping_per_block && address_range_is_limited()),
       // A hint for each small mapping would cost a system call a block.
       small_(small_unit, config_.decay,
              config_.mapping_per_block && config_.huge != ArenaConfig::Huge::never
@@ -77,6 +76,10 @@ Arena::Zone& Arena::zone_for(std::size_t nbytes) {
   }
   const std::size_t waste = config_.mapping_per_block ? 0 : round_up(nbytes, huge_unit) - nbytes;
   return nbytes >= huge_threshold && waste <= nbytes / huge_waste ? huge_ : small_;
+}
+
+std::size_t Arena::rounded(std::size_t nbytes) {
+  return round_up(std::max<std::size_t>(nbytes, 1), zone_for(nbytes).unit);
 }
 
 State Arena::released_state() const {
@@ -134,7 +137,7 @@ bool Arena::allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& l
   if (!refill(zone)) return false;
   if (config_.reclaimer->refused()) return false;
   std::unique_lock lock(mutex_);
-  const std::size_t size = round_up(std::max<std::size_t>(nbytes, 1), zone.unit);
+  const std::size_t size = rounded(nbytes);
   if (!zone.map.has_nodes()) return false;  // spent by others meanwhile
   if (attempt(zone, size, alignment, lease, dirty) != Attempt::good) return false;
   lock.unlock();
@@ -147,7 +150,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
                               bool& dirty) {
   static const std::size_t physical = physical_memory();
   Zone& zone = zone_for(nbytes);
-  const std::size_t size = round_up(std::max<std::size_t>(nbytes, 1), zone.unit);
+  const std::size_t size = rounded(nbytes);
   // Unlike malloc, a reservation without accounting would succeed: refuse what cannot be meant.
   if (size > physical) return Result::out_of_memory;
   lease.nbytes = nbytes;
@@ -171,7 +174,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
       return Result::good;
     }
     // Refused by the system. Our own idle memory may be in the way.
-    if (reclaim_one(ExtentMap::Take::any, SIZE_MAX, Advice::dontneed)) continue;
+    if (reclaim_one(ExtentMap::Take::any, SIZE_MAX, Advice::dontneed).tried) continue;
     {
       std::lock_guard lock(mutex_);
       if (!bytes(State::reclaiming)) return Result::out_of_memory;
@@ -191,13 +194,18 @@ Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, 
   };
   std::size_t region = size;
   if (!config_.mapping_per_block) {
+    // A limit may have come since the last region.
+    if (address_range_is_limited()) unmap_when_clean_ = true;
     const std::size_t wanted = config_.reserve     ? config_.reserve
                                : unmap_when_clean_ ? small_region
                                                    : ample;
     region = std::max(round_up(wanted, zone.unit), size);
   }
   void* begin = reserve(region);
-  if (!begin && region > size) begin = reserve(region = size);
+  if (!begin && region > size) {
+    unmap_when_clean_ = true;
+    begin = reserve(region = size);
+  }
   if (!begin) return Attempt::no_room;
 
   Attempt attempted = Attempt::need_nodes;
@@ -254,7 +262,7 @@ bool Arena::unfence(void* token) noexcept {
 }
 
 void Arena::settle(void* token) noexcept {
-  const double seconds = reclaim_extent(static_cast<Extent*>(token), config_.advice);
+  const double seconds = reclaim_extent(static_cast<Extent*>(token), config_.advice).seconds;
   {
     std::lock_guard lock(mutex_);
     counters_.release_seconds += seconds;
@@ -271,20 +279,16 @@ Extent* Arena::take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcep
   return zone.map.take(what, seconds_now(), chunk);
 }
 
-// Gives the memory of an extent in state reclaiming back. Returns the seconds it took.
-double Arena::reclaim_extent(Extent* extent, Advice advice) noexcept {
+// Gives the memory of an extent in state reclaiming back.
+Arena::Reclaimed Arena::reclaim_extent(Extent* extent, Advice advice) noexcept {
   const double start = seconds_now();
   const PagesTable& pages = config_.pages;
   void* address = reinterpret_cast<void*>(extent->begin);
   const std::size_t size = extent->size;
   Zone& zone = zone_of(extent);
 
-  // A mapping that its releaser unmaps goes in one piece, as in free(): advising first would pay
-  // twice. In the background it is emptied first, under the lock that does not stop page faults.
-  const bool only_unmap =
-      config_.mapping_per_block && config_.policy == ArenaConfig::Policy::inline_;
   int refused = 0;
-  if (!only_unmap) {
+  if (!only_unmap()) {
     refused = pages.decommit(pages.context, address, size, advice);
     if (refused && advice == Advice::free) {
       advice = Advice::dontneed;
@@ -306,7 +310,7 @@ double Arena::reclaim_extent(Extent* extent, Advice advice) noexcept {
                                                       : Outcome::clean;
   std::unique_lock lock(mutex_);
   finish(extent, outcome, lock);
-  return seconds_now() - start;
+  return {size, refused || lazy ? 0 : size, seconds_now() - start};
 }
 
 // Comes with the lock held and leaves without it.
@@ -330,20 +334,21 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
       map.remove(merged);
     }
   }
+  // Within the lock wherever the memory is gone already: a child of fork that came in between
+  // would count it for ever.
+  const bool credit = clean && config_.budget;
+  const bool gone = !only_unmap();
+  if (credit && gone) config_.budget->credit(size);
   lock.unlock();
   if (unmap) config_.pages.unreserve(config_.pages.context, reinterpret_cast<void*>(begin), unmap);
-  if (clean && config_.budget) config_.budget->credit(size);
+  if (credit && !gone) config_.budget->credit(size);
 }
 
-std::size_t Arena::reclaim_one(ExtentMap::Take what, std::size_t limit, Advice advice) noexcept {
-  for (Zone* zone : {&huge_, &small_}) {
-    Extent* extent = take(*zone, what, limit);
-    if (!extent) continue;
-    const std::size_t size = extent->size;
-    reclaim_extent(extent, advice);
-    return size;
-  }
-  return 0;
+Arena::Reclaimed Arena::reclaim_one(ExtentMap::Take what, std::size_t limit,
+                                    Advice advice) noexcept {
+  for (Zone* zone : {&huge_, &small_})
+    if (Extent* extent = take(*zone, what, limit)) return reclaim_extent(extent, advice);
+  return {};
 }
 
 Reclaimable::Activity Arena::reclaim_due() noexcept {
@@ -359,16 +364,17 @@ Reclaimable::Activity Arena::reclaim_due() noexcept {
               bytes(State::pending) > small_.map.fenced() + huge_.map.fenced();
   }
   if (!waiting && !excess && !retired) return {};
-  const double start = seconds_now();
-  const bool everything = retired || excess;
-  const std::size_t done =
-      reclaim_one(everything ? ExtentMap::Take::any : ExtentMap::Take::due,
-                  excess ? excess : SIZE_MAX, retired ? Advice::dontneed : config_.advice);
-  if (done) {
+  // Not `any` for the excess: lazy memory would be made lazy over and over.
+  const ExtentMap::Take what = retired  ? ExtentMap::Take::any
+                               : excess ? ExtentMap::Take::warm
+                                        : ExtentMap::Take::due;
+  const Reclaimed done =
+      reclaim_one(what, excess ? excess : SIZE_MAX, retired ? Advice::dontneed : config_.advice);
+  if (done.tried) {
     std::lock_guard lock(mutex_);
-    counters_.reclaim_seconds += seconds_now() - start;
+    counters_.reclaim_seconds += done.seconds;
   }
-  return {done > 0, waiting};
+  return {done.tried > 0, waiting};
 }
 
 std::uint64_t Arena::ticket() noexcept {
@@ -383,7 +389,7 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
       std::lock_guard lock(mutex_);
       if (small_.map.settled(ticket) && huge_.map.settled(ticket)) return true;
     }
-    const bool worked = reclaim_one(ExtentMap::Take::pending, SIZE_MAX, config_.advice) > 0;
+    const bool worked = reclaim_one(ExtentMap::Take::pending, SIZE_MAX, config_.advice).tried > 0;
     if (seconds_now() >= deadline) return false;
     if (!worked) std::this_thread::sleep_for(breath);
   }
@@ -394,11 +400,9 @@ std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
   // What others have in hand comes back in a few chunks' time, perhaps as lazy memory; on a busy
   // machine they may have to wait for a processor first.
   for (int breaths = 0; total < nbytes && breaths < most_breaths;) {
-    if (const std::size_t done =
-            reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed)) {
-      total += done;
-      continue;
-    }
+    const Reclaimed done = reclaim_one(ExtentMap::Take::any, nbytes - total, Advice::dontneed);
+    total += done.returned;
+    if (done.tried) continue;
     {
       std::lock_guard lock(mutex_);
       if (!bytes(State::reclaiming)) break;

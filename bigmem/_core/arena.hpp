@@ -50,6 +50,8 @@ class Arena final : public Source, public Reclaimable {
   // May reserve, reclaim and wait. `lease.source` is left for the caller to fill in; `dirty`
   // says that the bytes are not known to be zero.
   Result allocate(std::size_t nbytes, std::size_t alignment, Lease& lease, bool& dirty);
+  // What a block of that size counts as: whole pages of its zone.
+  std::size_t rounded(std::size_t nbytes);
   void count_allocation(double seconds) noexcept;
   void count_wait(double seconds) noexcept;
 
@@ -84,10 +86,20 @@ class Arena final : public Source, public Reclaimable {
     std::atomic<std::size_t> chunk;  // bytes that take about 2 ms to reclaim
   };
   enum class Attempt { good, need_nodes, no_room, over_budget };
+  struct Reclaimed {
+    std::size_t tried = 0;     // bytes that the system was asked to take
+    std::size_t returned = 0;  // bytes that it took, at once
+    double seconds = 0;
+  };
 
   Zone& zone_for(std::size_t nbytes);
   Zone& zone_of(const Extent* extent) { return extent->map == &huge_.map ? huge_ : small_; }
   State released_state() const;
+  // A mapping that its releaser unmaps goes in one piece, as in free(): advising first would pay
+  // twice. In the background it is emptied first, under the lock that does not stop page faults.
+  bool only_unmap() const {
+    return config_.mapping_per_block && config_.policy == ArenaConfig::Policy::inline_;
+  }
   std::size_t bytes(State state) const { return small_.map.bytes(state) + huge_.map.bytes(state); }
   std::size_t resident() const;
 
@@ -96,13 +108,14 @@ class Arena final : public Source, public Reclaimable {
   bool commit(Extent* extent) noexcept;
   bool refill(Zone& zone) noexcept;
   Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
-  double reclaim_extent(Extent* extent, Advice advice) noexcept;
+  Reclaimed reclaim_extent(Extent* extent, Advice advice) noexcept;
   void finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<std::mutex>& lock);
-  std::size_t reclaim_one(ExtentMap::Take what, std::size_t limit, Advice advice) noexcept;
+  Reclaimed reclaim_one(ExtentMap::Take what, std::size_t limit, Advice advice) noexcept;
   void forget_if_finished() noexcept;
 
   const ArenaConfig config_;
-  const bool unmap_when_clean_;
+  // Where the address range is limited, or was refused: regions to measure, unmapped when clean.
+  std::atomic<bool> unmap_when_clean_{false};
   std::mutex mutex_;
   Zone small_, huge_;
   Counters counters_;

@@ -194,6 +194,12 @@ PyObject* arena_reclaim(PyArena* self, PyObject* nbytes) {
   return PyLong_FromSize_t(done);
 }
 
+PyObject* arena_rounded(PyArena* self, PyObject* nbytes) {
+  const Py_ssize_t size = PyLong_AsSsize_t(nbytes);
+  if (size == -1 && PyErr_Occurred()) return nullptr;
+  return PyLong_FromSize_t(self->arena->rounded(static_cast<std::size_t>(size)));
+}
+
 PyObject* arena_counters(PyArena* self, PyObject*) {
   return counters_to_dict(self->arena->counters());
 }
@@ -224,6 +230,8 @@ PyMethodDef arena_methods[] = {
      "it is left after that time."},
     {"reclaim", reinterpret_cast<PyCFunction>(arena_reclaim), METH_O,
      "reclaim(nbytes)\n--\n\nGive back at least so many idle bytes; return how many."},
+    {"rounded", reinterpret_cast<PyCFunction>(arena_rounded), METH_O,
+     "rounded(nbytes)\n--\n\nWhat a block of that size counts as, in bytes."},
     {"counters", reinterpret_cast<PyCFunction>(arena_counters), METH_NOARGS,
      "counters()\n--\n\nWhat AllocatorStats is made from."},
     {"fenced", reinterpret_cast<PyCFunction>(arena_fenced), METH_NOARGS,

@@ -1,8 +1,10 @@
 #include "block.hpp"
 
+#include <pthread.h>
+
+#include <list>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "structmember.h"
 
@@ -34,10 +36,20 @@ struct Parked {
   Holding holding;
   PyObject* fences;
   PyObject* allocator;
+  // While a thread asks its fences, which runs Python code: the others leave the item alone.
+  bool asked = false;
+  pthread_t asker{};
+  bool owes = false;  // the answer of unfence()
 };
-std::vector<Parked>& parked() {
-  static auto* list = new std::vector<Parked>;
+std::list<Parked>& parked() {
+  static auto* list = new std::list<Parked>;
   return *list;
+}
+
+// In a child of fork only the thread that forked goes on asking.
+void forget_other_askers() {
+  for (Parked& item : parked())
+    item.asked = item.asked && pthread_equal(item.asker, pthread_self());
 }
 
 // 1 done, 0 not yet, -1 with an error. `done` may be a method, as of a future, or a property, as
@@ -251,7 +263,11 @@ PyType_Spec spec = {"bigmem.Block", sizeof(Block), 0,
 
 }  // namespace
 
-bool add_block_type(PyObject* module) { return (block_type = add_type(module, &spec)) != nullptr; }
+bool add_block_type(PyObject* module) {
+  static const int handler = pthread_atfork(nullptr, nullptr, forget_other_askers);
+  (void)handler;
+  return (block_type = add_type(module, &spec)) != nullptr;
+}
 
 PyObject* new_block(Lease lease, PyObject* allocator) {
   Block* self = create(allocator);
@@ -268,21 +284,37 @@ PyObject* new_block(Lease lease, PyObject* allocator) {
 }
 
 bool poll_fences(bool raise) {
-  if (parked().empty()) return true;
-  // Asking runs Python code, which may release or poll again: work on a list of our own.
-  std::vector<Parked> waiting;
-  waiting.swap(parked());
+  // Asking runs Python code, in which other threads or this one may park, poll and flush: an item
+  // stays in the list until its range is free. No more than were there: none may come for ever.
+  static thread_local bool asking = false;
+  if (asking || parked().empty()) return true;  // a fence that allocates must not ask itself
+  asking = true;
+  std::list<Parked> done;
   bool good = true;
-  for (Parked& item : waiting) {
-    const int done = !good ? 0 : raise ? all_done(item.fences) : all_done_quietly(item.fences);
-    if (done <= 0) {
-      good = good && !(raise && done < 0);
-      park(std::move(item));
+  std::size_t left = parked().size();
+  for (auto item = parked().begin(); good && left && item != parked().end(); --left) {
+    if (item->asked) {
+      ++item;
       continue;
     }
+    item->asked = true;
+    item->asker = pthread_self();
+    const int answer = raise ? all_done(item->fences) : all_done_quietly(item->fences);
+    item->asked = false;
+    if (answer <= 0) {
+      good = !(raise && answer < 0);
+      ++item;
+      continue;
+    }
+    const Lease& lease = item->holding.lease;
+    item->owes = lease && lease.source->unfence(lease.token);
+    done.splice(done.end(), parked(), item++);
+  }
+  asking = false;
+  for (Parked& item : done) {
     Py_DECREF(item.fences);
     if (item.holding.lease)
-      settle(item.holding.lease, item.holding.lease.source->unfence(item.holding.lease.token));
+      settle(item.holding.lease, item.owes);
     else
       PyBuffer_Release(&item.holding.view);
     Py_DECREF(item.allocator);

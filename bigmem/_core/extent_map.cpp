@@ -286,11 +286,11 @@ Extent* ExtentMap::due(double now, std::size_t limit) {
 Extent* ExtentMap::take(Take what, double now, std::size_t limit) {
   Extent* extent = pending_.oldest();
   if (!extent && what == Take::due) extent = due(now, limit);
-  if (!extent && what == Take::any) {
+  if (!extent && (what == Take::warm || what == Take::any)) {
     extent = aged_.oldest();
     if (!extent) extent = young_.oldest();
-    if (!extent) extent = lazy_.oldest();
   }
+  if (!extent && what == Take::any) extent = lazy_.oldest();
   if (!extent) return nullptr;
   if (extent->size > limit) carve(extent, extent->begin, limit);
   move_to(extent, State::reclaiming);

@@ -16,9 +16,9 @@ namespace bigmem {
 // O(log n). bigmem/arena/extents.py is its reference model; the two must agree in every detail.
 class ExtentMap {
  public:
-  // What take() may hand out: what is due by now, only the pending, or anything that is resident
-  // and not in use.
-  enum class Take { due, pending, any };
+  // What take() may hand out beside the pending, which come first: nothing, what is due by now,
+  // whatever is warm, or anything that is resident and not in use.
+  enum class Take { pending, due, warm, any };
 
   enum class Outcome { clean_zero, clean, lazy, refused };
 

@@ -134,13 +134,13 @@ PyObject* map_unfence(PyExtentMap* self, PyObject* args) {
 }
 
 PyObject* map_take(PyExtentMap* self, PyObject* args) {
-  static const char* const kinds[] = {"due", "pending", "any"};
+  static const char* const kinds[] = {"pending", "due", "warm", "any"};
   const char* name;
   double now;
   Py_ssize_t limit;
   int kind;
   if (!PyArg_ParseTuple(args, "sdn:take", &name, &now, &limit) ||
-      !parse_name(name, kinds, 3, &kind) || !ready(self))
+      !parse_name(name, kinds, 4, &kind) || !ready(self))
     return nullptr;
   const Extent* extent = self->map->take(static_cast<ExtentMap::Take>(kind), now, limit);
   if (!extent) Py_RETURN_NONE;

@@ -171,10 +171,8 @@ void Reclaimer::sleep_until_woken() noexcept {
   asleep_.store(true);
   // An allocation that came before this store saw nobody asleep: look once more.
   const Reclaimable::Activity activity = pass();
-  if (activity.worked || activity.waiting || closed_.load()) {
-    asleep_.store(false);
-    return;
-  }
+  // With the others, should they sleep already: they would not hear of the next allocation.
+  if (activity.worked || activity.waiting || closed_.load()) return wake();
   std::unique_lock lock(mutex_);
   woken_.wait(lock, [&] { return !asleep_.load(); });
 }

@@ -1,5 +1,6 @@
 #include "system.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,7 @@ class SystemSource final : public Source {
  public:
   Header* allocate(std::size_t nbytes, std::size_t alignment, bool zeroed) noexcept {
     const double start = seconds_now();
+    alignment = std::max(alignment, alignof(Header));
     const std::size_t padding = sizeof(Header) + alignment;
     if (nbytes > PTRDIFF_MAX - padding) return nullptr;
     void* base = zeroed ? std::calloc(1, nbytes + padding) : std::malloc(nbytes + padding);

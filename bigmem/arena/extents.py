@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 State = Literal["live", "pending", "reclaiming", "warm", "lazy", "clean"]
-Kind = Literal["due", "pending", "any"]
+Kind = Literal["pending", "due", "warm", "any"]
 Outcome = Literal["clean_zero", "clean", "lazy", "refused"]
 
 ALIGNMENT_TRIES = 8
@@ -139,9 +139,9 @@ class Extents:
         extent = next(iter(self.queues["pending"]), None)
         if extent is None and kind == "due":
             extent = self._due(now, limit)
-        if extent is None and kind == "any":
-            idle = self.queues["aged"] + self.queues["young"] + self.queues["lazy"]
-            extent = next(iter(idle), None)
+        if extent is None and kind in ("warm", "any"):
+            idle = self.queues["aged"] + self.queues["young"]
+            extent = next(iter(idle + (self.queues["lazy"] if kind == "any" else [])), None)
         if extent is None:
             return None
         if extent.size > limit:

@@ -308,3 +308,45 @@ def test_policies_and_pages_refuse_nonsense() -> None:
             nonsense()
     assert bigmem.Recycle(max_warm="1GiB").max_warm == 1 << 30
     assert bigmem.Recycle() == bigmem.Recycle(10.0)
+
+
+def test_the_maximum_of_warm_memory_never_makes_lazy_memory_lazy_again(native: Native) -> None:
+    table = _core.ProbedPages()
+    policy = bigmem.Recycle(decay=1e6, max_warm=MIB, advice="free")
+    allocator = native(policy, "always", table=table)
+    touched(allocator, 8 * MIB).release()  # in the zone of huge pages, looked at first
+    wait_until(lambda: allocator.stats().lazy == 8 * MIB)
+    blocks = [touched(allocator, MIB // 4) for _ in range(20)]
+    for block in blocks:
+        block.release()
+    wait_until(lambda: allocator.stats().warm <= MIB)
+    calls = table.calls("decommit")[0]
+    assert calls < 100
+    time.sleep(0.2)
+    assert table.calls("decommit")[0] == calls
+
+
+def test_trim_counts_only_what_went_back(native: Native) -> None:
+    table = _core.ProbedPages()
+    allocator = native(bigmem.Recycle(), "never", table=table)
+    touched(allocator, 8 * MIB).release()
+    table.refuse("decommit", errno.EINVAL)
+    assert allocator.trim() == 0
+    assert allocator.stats().warm == 8 * MIB
+
+
+def test_an_allocator_is_known_to_others_only_once_it_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: list[object] = []
+
+    def probe() -> str:
+        bigmem.stats()
+        bigmem.trim()
+        known.extend(bigmem.allocator.open_allocators())
+        return "madvise"
+
+    monkeypatch.setattr("bigmem.arena.pages.transparent_huge_pages", probe)
+    allocator = bigmem.ArenaAllocator()
+    assert allocator not in known
+    assert allocator in bigmem.allocator.open_allocators()

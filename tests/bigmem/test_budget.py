@@ -141,3 +141,30 @@ def test_a_budget_is_credited_when_its_allocators_die(native: Native) -> None:
         while budget.used:
             assert time.monotonic() < end
             time.sleep(0.005)
+
+
+def test_a_block_that_fits_only_before_rounding_is_refused_at_once() -> None:
+    # Five MiB count as six in huge pages, one byte as a page of 4 KiB.
+    budget = bigmem.Budget("5MiB")
+    allocator = bigmem.ArenaAllocator(pages=bigmem.AnonymousPages(huge="always"), budget=budget)
+    expected = 5 if bigmem.AnonymousPages()._resolve() == "never" else 6
+    if expected == 6:
+        with pytest.raises(bigmem.OutOfMemory, match="no room for 6 MiB in a budget of 5 MiB"):
+            allocator.allocate("5MiB")
+    assert allocator.allocate("4MiB").nbytes == 4 * MIB
+
+    small = bigmem.ArenaAllocator(budget=bigmem.Budget(4097))
+    first = small.allocate(1)
+    with pytest.raises(bigmem.OutOfMemory, match="no room for 4 KiB"):
+        small.allocate(1)
+    first.release()
+    assert small.allocate(4096).nbytes == 4096
+
+
+def test_limits_beyond_every_address_space_are_no_limits() -> None:
+    endless = 1 << 70
+    budget = bigmem.Budget(endless)
+    release = bigmem.Recycle(max_warm=endless)
+    allocator = bigmem.ArenaAllocator(budget=budget, release=release, reserve=endless)
+    assert allocator.allocate(MIB).nbytes == MIB
+    assert budget.limit == endless

@@ -376,3 +376,63 @@ def test_a_foreign_buffer_is_kept_until_release() -> None:
     memory.append(1)
     with pytest.raises(BufferError):
         bigmem.Block(b"read only", allocator=allocator)
+
+
+def test_flush_waits_for_a_fence_that_another_thread_is_just_asking(
+    allocator: bigmem.Allocator,
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class Slow:
+        first = True
+
+        def done(self) -> bool:
+            if self.first:  # the release asks once by itself
+                self.first = False
+                return False
+            asked.set()
+            answer.wait(20)
+            return False
+
+    block = allocator.allocate(10_000)
+    block.fence(Slow())
+    block.release()
+    asker = threading.Thread(target=bigmem.flush, args=(0,))
+    asker.start()
+    assert asked.wait(20)
+    assert allocator.flush(0.01) is False
+    answer.set()
+    asker.join()
+    Slow.done = lambda self: True  # type: ignore[method-assign]
+    assert allocator.flush(20) is True
+
+
+def test_alignment_below_a_pointers_is_served(allocator: bigmem.Allocator) -> None:
+    blocks = [allocator.allocate(size, alignment=1) for size in (0, 1, 3, 5)]
+    if not isinstance(allocator, NativeAllocator | bigmem.SystemAllocator):
+        return
+    # What the core keeps before a block is itself aligned.
+    assert [block.address % 8 for block in blocks] == [0] * 4
+
+
+def test_fences_may_allocate_and_release_when_asked(allocator: bigmem.Allocator) -> None:
+    depths, deepest = [0], [0]
+
+    class Allocating:
+        asked = 0
+
+        def done(self) -> bool:
+            depths[0] += 1
+            deepest[0] = max(deepest[0], depths[0])
+            allocator.allocate(5000).release()
+            depths[0] -= 1
+            self.asked += 1
+            return self.asked > 2
+
+    blocks = [allocator.allocate(5000) for _ in range(20)]
+    for block in blocks:
+        block.fence(Allocating())
+        block.release()
+    assert allocator.flush(20)
+    # A release asks once, and the allocation within that looks through the others.
+    assert deepest[0] <= 2

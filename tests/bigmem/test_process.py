@@ -478,3 +478,56 @@ def test_threads_that_share_an_allocator_never_see_each_others_bytes(run_python:
         """,
         prefix=PRELUDE,
     )
+
+
+def test_a_limit_that_comes_late_is_kept_too(run_python: Run) -> None:
+    run_python(
+        """
+        import resource
+        policies = (bigmem.Recycle(), bigmem.Deferred(), bigmem.Inline())
+        allocators = [native(policy) for policy in policies] + [native(policies[1], mapped=True)]
+        size = int(open("/proc/self/statm").read().split()[0]) * 4096
+        limit = size + (300 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        for allocator in allocators:
+            for step in range(12):
+                array = fill(allocator, (100 + 8 * step) << 20)
+                del array
+        """,
+        prefix=PRELUDE,
+    )
+
+
+def test_a_child_asks_the_fences_that_a_thread_of_its_parent_was_asking(run_python: Run) -> None:
+    run_python(
+        """
+        allocators = [native(bigmem.Recycle()), bigmem.SystemAllocator()]
+        asked, answer = threading.Event(), threading.Event()
+        parent = os.getpid()
+        class Slow:
+            asked = 0
+            def done(self):
+                self.asked += 1
+                if os.getpid() != parent:
+                    return True
+                if self.asked > 1:
+                    asked.set()
+                    answer.wait(20)
+                return False
+        for allocator in allocators:
+            block = allocator.allocate(10_000)
+            block.fence(Slow())
+            block.release()
+        thread = threading.Thread(target=bigmem.flush, args=(0,))
+        thread.start()
+        assert asked.wait(20)
+        child = os.fork()
+        if child == 0:
+            done = [allocator.flush(5) for allocator in allocators]
+            os._exit(0 if all(done) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        answer.set()
+        thread.join()
+        """,
+        prefix=PRELUDE,
+    )
