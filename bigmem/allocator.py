@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import SupportsIndex
 
+from . import osmem
 from ._core import Block, parked_by, poll_fences
 from .errors import BigmemError, OutOfMemory
 from .sizes import parse_size
@@ -181,6 +182,11 @@ class Allocator(ABC):
         size = nbytes if type(nbytes) is int and nbytes >= 0 else parse_size(nbytes)
         if size > sys.maxsize:
             raise OutOfMemory(f"{size} bytes are more than any address space holds")
+        # Where the system overcommits without limit it would grant this, and kill us on touch.
+        if size > (physical := osmem.physical_bytes()):
+            raise OutOfMemory(
+                f"{size} bytes are more than this machine's {physical}, swap included"
+            )
         return size
 
 

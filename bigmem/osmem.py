@@ -1,5 +1,6 @@
 """What Python needs to know of the operating system's memory. No policy."""
 
+from functools import cache
 from pathlib import Path
 
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -15,6 +16,12 @@ def transparent_huge_pages() -> str:
     except OSError:
         return "never"
     return modes.partition("[")[2].partition("]")[0] or "never"
+
+
+@cache
+def physical_bytes() -> int:
+    """Memory and swap of the machine, in bytes."""
+    return _field(_MEMINFO, "MemTotal") + _field(_MEMINFO, "SwapTotal")
 
 
 def resident_bytes() -> int:

@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import numpy as np
+import psutil
 import pytest
 
 import bigmem
@@ -75,6 +76,13 @@ def test_absurd_sizes_are_out_of_memory(allocator: bigmem.Allocator, nbytes: int
     assert isinstance(caught.value, MemoryError)
     assert isinstance(caught.value, bigmem.BigmemError)
     assert allocator.allocate(100).nbytes == 100
+
+
+def test_more_than_the_machine_has_is_out_of_memory(allocator: bigmem.Allocator) -> None:
+    # Refused by bigmem itself: a system that overcommits without limit would grant it.
+    machine = psutil.virtual_memory().total + psutil.swap_memory().total
+    with pytest.raises(bigmem.OutOfMemory, match=str(machine)):
+        allocator.allocate(machine + 1)
 
 
 def test_blocks_do_not_overlap_and_keep_their_contents(allocator: bigmem.Allocator) -> None:
