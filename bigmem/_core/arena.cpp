@@ -142,8 +142,15 @@ bool Arena::allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& l
   if (attempt(zone, size, alignment, lease, dirty) != Attempt::good) return false;
   lock.unlock();
   lease.nbytes = nbytes;
-  config_.reclaimer->wake();
+  rouse();
   return true;
+}
+
+// Not before a block is live: a worker that found nothing live would sleep again. Starting a thread
+// costs a release a hundred microseconds; an allocation that maps memory hardly notices.
+void Arena::rouse() noexcept {
+  if (config_.policy != ArenaConfig::Policy::inline_) config_.reclaimer->ensure_workers();
+  config_.reclaimer->wake();
 }
 
 Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& lease,
@@ -169,8 +176,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     if (attempted == Attempt::over_budget) return Result::over_budget;
     if (attempted == Attempt::need_nodes) continue;
     if (attempted == Attempt::good && commit(static_cast<Extent*>(lease.token))) {
-      // Not before the block is live: a worker that found nothing live would sleep again.
-      config_.reclaimer->wake();
+      rouse();
       return Result::good;
     }
     // Refused by the system. Our own idle memory may be in the way.
@@ -247,6 +253,7 @@ bool Arena::release(void* token, bool fenced) noexcept {
       extent->map->release(extent, released_state(), start, ++serial_);
     counters_.release_seconds += seconds_now() - start;
   }
+  // They run already, except in a child of fork.
   if (config_.policy != ArenaConfig::Policy::inline_) config_.reclaimer->ensure_workers();
   return !fenced && config_.policy == ArenaConfig::Policy::inline_;
 }

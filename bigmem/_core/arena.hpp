@@ -92,6 +92,7 @@ class Arena final : public Source, public Reclaimable {
     double seconds = 0;
   };
 
+  void rouse() noexcept;
   Zone& zone_for(std::size_t nbytes);
   Zone& zone_of(const Extent* extent) { return extent->map == &huge_.map ? huge_ : small_; }
   State released_state() const;

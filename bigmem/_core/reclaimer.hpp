@@ -27,9 +27,10 @@ class Reclaimable {
   virtual void after_fork(bool in_child) noexcept = 0;
 };
 
-// Native threads that reclaim and never enter Python. They start at the first deferred release,
-// poll while there is work, back off while there is none, and sleep for good while there can be
-// none, until an allocation wakes them. Nothing depends on them: who needs memory helps itself.
+// Native threads that reclaim and never enter Python. They start at the first allocation whose
+// release may need them, poll while there is work, back off while there is none, and sleep for good
+// while there can be none, until an allocation wakes them. Nothing depends on them: who needs
+// memory helps itself.
 class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
  public:
   explicit Reclaimer(int workers);
@@ -43,7 +44,7 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   void add(std::shared_ptr<Reclaimable> memory);
   void remove(const Reclaimable* memory) noexcept;
 
-  // For releases: one atomic load once the workers run.
+  // One atomic load once the workers run.
   void ensure_workers() noexcept {
     if (phase_.load(std::memory_order_relaxed) == Phase::idle) start();
   }

@@ -57,16 +57,16 @@ def test_importing_reserves_nothing_and_starts_nothing(run_python: Run) -> None:
     )
 
 
-def test_workers_start_with_the_first_deferred_release_and_sleep_when_idle(run_python: Run) -> None:
+def test_workers_start_before_a_release_needs_them_and_sleep_when_idle(run_python: Run) -> None:
     run_python(
         """
         inline, deferred = native(bigmem.Inline()), native(bigmem.Deferred())
         del_me = fill(inline, 1 << 20); del del_me
+        assert deferred.reclaim.running == 0
         block = fill(deferred, 1 << 20)
-        assert workers() == 0
-        del block
-        wait_for(lambda: workers() == 1)  # a new thread names itself
         assert deferred.reclaim.running == 1
+        wait_for(lambda: workers() == 1)  # a new thread names itself
+        del block
         assert deferred.flush(10)
         task, = [t for t in tasks() if "bigmem" in open(f"/proc/self/task/{t}/comm").read()]
         def switches():
