@@ -10,8 +10,9 @@ from .errors import BigmemError
 class ReclaimPool:
     """Native threads that give memory back in the background.
 
-    They never enter Python. They start at the first allocation whose release may need them,
-    poll while there is work and sleep while there can be none. Where threads are refused, allocations reclaim in their stead.
+    They never enter Python. They start at the first allocation whose release may need them, poll
+    while there is work and sleep while there can be none. Where threads are refused, allocations
+    reclaim in their stead.
 
     Parameters
     ----------
