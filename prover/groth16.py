@@ -46,7 +46,7 @@ def prove(
     """Prove that the witness satisfies the circuit of the key.
 
     The proof of a witness that does not is invalid; nothing here notices. See
-    `prover.pipeline.prove_checked`.
+    `prover.pipeline.single.prove`.
 
     Parameters
     ----------

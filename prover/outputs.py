@@ -2,16 +2,19 @@
 
 import os
 import secrets
+import signal
 import stat
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO
 
 from prover.errors import UnwritableOutput, UsageError
 
 
-def check_targets(*targets: Path, inputs: Iterable[Path] = ()) -> list[Path]:
+def check_targets(*targets: Path, inputs: Collection[Path] = ()) -> list[Path]:
     """Refuse early what `whole_files` would refuse after the work.
 
     Returns
@@ -25,9 +28,8 @@ def check_targets(*targets: Path, inputs: Iterable[Path] = ()) -> list[Path]:
     places = [_resolve(target) for target in targets]
     if len(set(places)) < len(places):
         raise UsageError(f"{targets[0]}: two outputs have this name; give each its own")
-    taken = {source.resolve() for source in inputs}
     for target, place in zip(targets, places, strict=True):
-        if place in taken:
+        if place in inputs:
             raise UsageError(f"{target}: is an input; give the output another name")
         if not place.parent.is_dir():
             raise UnwritableOutput(target, "cannot be written: its folder does not exist")
@@ -37,7 +39,7 @@ def check_targets(*targets: Path, inputs: Iterable[Path] = ()) -> list[Path]:
 
 
 @contextmanager
-def whole_files(*targets: Path, inputs: Iterable[Path] = ()) -> Iterator[list[BinaryIO]]:
+def whole_files(*targets: Path, inputs: Collection[Path] = ()) -> Iterator[list[BinaryIO]]:
     """Open temporary files beside the targets; rename all of them when the block succeeds.
 
     If the block or a write raises, nothing is left and earlier files of these names stay as they
@@ -48,7 +50,7 @@ def whole_files(*targets: Path, inputs: Iterable[Path] = ()) -> Iterator[list[Bi
     targets
         The files to make; an existing regular file is replaced.
     inputs
-        Files that a target must not replace.
+        Files that a target must not replace, links resolved.
 
     Yields
     ------
@@ -77,7 +79,8 @@ def whole_files(*targets: Path, inputs: Iterable[Path] = ()) -> Iterator[list[Bi
         for target, file in zip(targets, files, strict=True):
             with _explained(target):
                 file.close()
-        _rename(targets, temporary, places)
+        with _held_back_signals():
+            _rename(targets, temporary, places)
 
 
 def _rename(targets: tuple[Path, ...], temporary: list[Path], places: list[Path]) -> None:
@@ -91,6 +94,27 @@ def _rename(targets: tuple[Path, ...], temporary: list[Path], places: list[Path]
         for place in renamed:
             _remove(place)
         raise
+
+
+@contextmanager
+def _held_back_signals() -> Iterator[None]:
+    """Let what would end the program wait until the block has ended: all files or none."""
+    held: list[int] = []
+
+    def hold(number: int, _: FrameType | None) -> None:
+        held.append(number)
+
+    # Python handles signals in the main thread only.
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
+    earlier = {int(n): signal.signal(n, hold) for n in numbers if callable(signal.getsignal(n))}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def _resolve(target: Path) -> Path:

@@ -22,6 +22,7 @@ from prover.formats.proof_json import (
     decode_coordinates,
     named_curve,
     point_to_json,
+    shown,
 )
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import Proof
@@ -71,9 +72,9 @@ class VerificationKey:
         curve = named_curve(document)
         listed = document.items(document.field("IC"), None, "IC")
         public = document.field("nPublic")
-        if type(public) is not int or len(listed) != public + 1:
+        if type(public) is not int or public < 0 or len(listed) != public + 1:
             document.refuse(
-                f"its nPublic is {public!r}, which does not fit its {len(listed)} IC points"
+                f"its nPublic is {shown(public)}, which does not fit its {len(listed)} IC points"
             )
         alpha1 = document.point(document.field("vk_alpha_1"), curve, 1, "vk_alpha_1")
         beta2, gamma2, delta2 = (

@@ -5,25 +5,35 @@ A verb is one module of this package: its docstring's first line is its summary,
 """
 
 import argparse
+import contextlib
 import importlib
+import io
 import os
 import pkgutil
+import signal
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import NoReturn
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
 
 from prover.errors import ProverError
 
-_INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+
+class _Stopped(BaseException):
+    """SIGTERM or SIGHUP has come: unwinds like an interrupt, so that temporary files go."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Like every other failure, a wrong command line is told in one line."""
 
+    def __init__(self, **options: Any) -> None:
+        # Whoever means --insecure-dev-key must say all of it.
+        super().__init__(**options, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {_one_line(message)} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {one_line(message)} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,34 +46,80 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    0 for success, 1 where a verb has a "no" (``verify``), 2 for unusable input or output.
+    0 for success, 1 where a verb has a "no" (``verify``), 2 for unusable input or output, 128 and
+    the number of the signal that stopped it, as shells have it.
     """
-    arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A file's name may hold what the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return int(arguments.run(arguments))
+        with _unwinding_when_stopped():
+            arguments = _parser().parse_args(argv)
+            code = int(arguments.run(arguments))
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
     except ProverError as error:
         return _fail(str(error), error.exit_code)
     except MemoryError as error:
         return _fail(str(error) or "not enough memory", 2)
     except KeyboardInterrupt:
-        return _fail("interrupted; nothing was written", _INTERRUPTED)
-    except BrokenPipeError:
-        # Who read our output has gone; the interpreter must not try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _fail("the output was cut off", 2)
+        return _fail("interrupted", 128 + signal.SIGINT)
+    except _Stopped as stopped:
+        return _fail("stopped", 128 + int(stopped.args[0]))
+    except OSError as error:
+        # Files have errors of their own: this is the standard output, a closed pipe or a full
+        # disk, and the interpreter must not try to flush it again.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(f"the output was cut off: {(error.strerror or str(error)).lower()}", 2)
+    except Exception:
+        # A defect of ours. The interpreter's own exit code for it, 1, would be verify's "false".
+        tell(traceback.format_exc())
+        return 2
 
 
 def warn(message: str) -> None:
     """Print one line that does not change the exit code."""
-    print(f"prover: warning: {_one_line(message)}", file=sys.stderr)
+    tell(f"prover: warning: {one_line(message)}\n")
+
+
+def tell(text: str) -> None:
+    """Write to the standard error, if anyone can be told there: the exit code stands anyway."""
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def _fail(message: str, exit_code: int) -> int:
-    print(f"prover: {_one_line(message)}", file=sys.stderr)
+    tell(f"prover: {one_line(message)}\n")
     return exit_code
 
 
-def _one_line(message: str) -> str:
+@contextlib.contextmanager
+def _unwinding_when_stopped() -> Iterator[None]:
+    def stop(number: int, _: FrameType | None) -> NoReturn:
+        raise _Stopped(number)
+
+    # Python allows handlers in the main thread only; a signal that is ignored stays so (nohup).
+    ours = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if threading.current_thread() is threading.main_thread()
+        and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def one_line(message: str) -> str:
+    """The message with whatever is not printable, such as a name's newline, escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
 
 

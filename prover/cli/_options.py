@@ -1,7 +1,10 @@
 """Options that several verbs share."""
 
 import argparse
+import importlib.util
 import resource
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prover.backends import BACKENDS
@@ -22,15 +25,24 @@ def add_proving_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
     parser.add_argument(
-        "--threads", type=count, default=0, metavar="N", help="CPU threads; 0: every core"
+        "--threads",
+        type=number(0, 1024),
+        default=0,
+        metavar="N",
+        help="CPU threads; 0: every core",
     )
 
 
-def count(text: str) -> int:
-    """An integer of at least zero, for argparse."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
+def number(least: int, most: int) -> Callable[[str], int]:
+    """A parser of integers in decimal digits from ``least`` to ``most``, for argparse."""
+
+    def parse(text: str) -> int:
+        digits = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+        if not digits or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+        return int(text)
+
+    return parse
 
 
 def allocator_named(name: str | None) -> "bigmem.Allocator":
@@ -42,14 +54,25 @@ def allocator_named(name: str | None) -> "bigmem.Allocator":
     """
     import bigmem
 
-    if name is None:
-        return bigmem.get_allocator()
     try:
-        return bigmem.make(name)
+        return bigmem.get_allocator() if name is None else bigmem.make(name)
     except (bigmem.BigmemError, ValueError) as error:
-        raise UsageError(f"--allocator {name}: {error}") from None
+        source = "the default allocator" if name is None else f"--allocator {name}"
+        raise UsageError(f"{source}: {error}") from None
+
+
+def can_draw() -> bool:
+    """Whether there is a terminal for a progress bar, and rich, an extra, to draw it."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return terminal and importlib.util.find_spec("rich") is not None
 
 
 def keep_out_of_core_dumps() -> None:
-    """Write no core file from here on: it would hold the witness."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    """Let no core be dumped from here on: it would hold the witness.
+
+    A limit of 0 stops files only. Of 1, which is too small for any file, Linux also starts no
+    program that a machine pipes cores to.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    soft = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))

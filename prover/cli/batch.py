@@ -2,13 +2,11 @@
 
 import argparse
 import contextlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prover.cli import _options, warn
+from prover.cli import _options, one_line, warn
 from prover.errors import UnwritableOutput
 
 if TYPE_CHECKING:
@@ -20,7 +18,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _options.add_proving_options(parser)
     parser.add_argument("witnesses", metavar="WITNESS.wtns", nargs="+")
     parser.add_argument(
-        "--repeat", type=_positive, default=1, metavar="K", help="prove each witness K times"
+        "--repeat",
+        type=_options.number(1, 10**9),
+        default=1,
+        metavar="K",
+        help="prove each witness K times",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
@@ -30,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Make, check and write all proofs; print one line for each and a summary."""
     import bigmem
     from prover.backends import get_backend
-    from prover.formats.wtns import Witness
     from prover.formats.zkey import ProvingKey
+    from prover.outputs import check_targets
     from prover.pipeline.batch import Batch, write_figures
 
     _options.keep_out_of_core_dumps()
@@ -39,45 +41,44 @@ def run(arguments: argparse.Namespace) -> int:
     key = ProvingKey.open(arguments.key)
     batch = Batch(
         key,
-        [Witness.open(path) for path in arguments.witnesses],
+        arguments.witnesses,
         backend=get_backend(arguments.backend, threads=arguments.threads),
         allocator=allocator,
         repeat=arguments.repeat,
-        folder=_folder(arguments.out),
+        folder=arguments.out,
         threads=arguments.threads,
     )
+    _make_folder(arguments.out)
+    if arguments.json is not None:
+        check_targets(arguments.json, inputs=batch.inputs)
     with _progress(len(batch)) as advance:
         figures = batch.run(advance)
     if arguments.json is not None:
         name = arguments.allocator or bigmem.get_allocator().name
-        write_figures({"allocator": name, "threads": arguments.threads, **figures}, arguments.json)
-    print(f"{len(batch)} proofs, each checked, in {figures['wall_s']:.3f} s: {arguments.out}")
+        figures = {"allocator": name, "threads": arguments.threads, **figures}
+        write_figures(figures, arguments.json, batch.inputs)
+    print(
+        f"{len(batch)} proofs, each checked, in {figures['wall_s']:.3f} s: "
+        f"{one_line(str(arguments.out))}"
+    )
     if not key.has_contribution:
         warn(f"{key.path}: has no contribution (delta is the generator): anyone can forge proofs")
     return 0
 
 
-def _positive(text: str) -> int:
-    number = _options.count(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _folder(path: Path) -> Path:
+def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UnwritableOutput(path, f"cannot be made a folder: {reason}") from None
-    return path
 
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[["Made"], None]]:
     """A bar on a terminal where rich is installed, a line for each proof elsewhere."""
-    if not (sys.stderr.isatty() and importlib.util.find_spec("rich")):
-        yield lambda made: print(f"{made.proof}  {made.wall_s:.3f} s", flush=True)
+    if not _options.can_draw():
+        yield lambda made: print(f"{one_line(made.proof)}  {made.wall_s:.3f} s", flush=True)
         return
     from rich.console import Console
     from rich.progress import Progress

@@ -18,6 +18,6 @@ def run(arguments: argparse.Namespace) -> int:
     from prover.verify import VerificationKey
 
     key = VerificationKey.from_zkey(ProvingKey.open(arguments.key))
-    with whole_files(Path(arguments.output), inputs=[Path(arguments.key)]) as [file]:
+    with whole_files(Path(arguments.output), inputs=[Path(arguments.key).resolve()]) as [file]:
         write_json(file, key.to_json())
     return 0

@@ -7,6 +7,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prover.cli import one_line
+
 if TYPE_CHECKING:
     from prover.formats.r1cs import R1cs
     from prover.formats.wtns import Witness
@@ -40,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         facts = _circuit_facts(R1cs(container), arguments.check)
     # All facts before the first is printed: a refused file is told in one line.
     for name, value in [("file", arguments.file), ("kind", container.kind), *facts]:
-        print(f"{name:<18}{value}")
+        print(f"{name:<18}{one_line(str(value))}")
     return 0
 
 

@@ -2,10 +2,9 @@
 
 import argparse
 import hashlib
-import sys
 from pathlib import Path
 
-from prover.cli import _options, warn
+from prover.cli import _options, tell, warn
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     _options.keep_out_of_core_dumps()
     times = StageTimes()
-    inputs = [Path(arguments.key), Path(arguments.witness)]
+    inputs = {Path(arguments.key).resolve(), Path(arguments.witness).resolve()}
     with times("key check"):
         key = ProvingKey.open(arguments.key)
         witness = Witness.open(arguments.witness)
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         warn("r and s follow from the seed: this proof hides nothing and is for tests only")
     if arguments.timings:
         for name, seconds in times.seconds.items():
-            print(f"{name:<12}{seconds:9.4f} s", file=sys.stderr)
+            tell(f"{name:<12}{seconds:9.4f} s\n")
     return 0
 
 

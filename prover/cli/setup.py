@@ -1,12 +1,12 @@
 """Make a key for a circuit, for development only: whoever runs this could forge proofs."""
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prover.cli import _options, one_line, tell
 from prover.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     circuit = R1cs.open(arguments.circuit)
     domain = domain_size(circuit)
     _shout(arguments.output)
-    inputs = [Path(arguments.circuit)]
+    inputs = [Path(arguments.circuit).resolve()]
     with (
         whole_files(Path(arguments.output), inputs=inputs) as [file],
         _bar(domain) as progress,
@@ -53,17 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shout(output: str) -> None:
-    print(
+    tell(
         "*** INSECURE DEVELOPMENT KEY ***\n"
-        f"{output}: its secrets exist in this process. Whoever gets hold of them can prove false\n"
-        "statements. Never use this key where proofs matter: hold a ceremony instead.",
-        file=sys.stderr,
+        f"{one_line(output)}: its secrets exist in this process. Whoever gets hold of them can\n"
+        "prove false statements. Never use this key where proofs matter: hold a ceremony instead.\n"
     )
 
 
 @contextmanager
 def _bar(domain: int) -> Iterator["Progress | None"]:
-    if domain < _LONG or not sys.stderr.isatty():
+    if domain < _LONG or not _options.can_draw():
         yield None
         return
     from rich.console import Console

@@ -174,10 +174,10 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 class Fields:
-    """Reads a short section's integers in order; its length must have been checked."""
+    """Reads a section's integers in order."""
 
     def __init__(self, data: Bytes) -> None:
-        self._data = data.tobytes()
+        self._data = data
         self.position = 0
 
     def integer(self, size: int) -> int:
@@ -192,7 +192,7 @@ class Fields:
         EOFError
             If fewer are left.
         """
-        taken = self._data[self.position : self.position + size]
+        taken = self._data[self.position : self.position + size].tobytes()
         if len(taken) != size:
             raise EOFError
         self.position += size

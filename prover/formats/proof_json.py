@@ -8,8 +8,8 @@ does.
 import json
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -21,6 +21,11 @@ from prover.groth16 import Proof
 
 PROTOCOL = "groth16"
 _DECIMAL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_NESTING = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}]', re.DOTALL)
+"""A string, which nests nothing whatever it holds, or a bracket."""
+_DEEPEST = 100
+_LARGEST = 64 << 20
+"""Bytes of a file: room for the key of 250,000 public signals."""
 
 
 class Document:
@@ -38,16 +43,25 @@ class Document:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        try:
-            content = Path(path).read_bytes()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UnreadableFile(self.path, f"cannot be read: {str(reason).lower()}") from None
+        content = self._content()
+        if _nests_deeply(content):
+            self.refuse("is nested too deeply")
         try:
             # Two keys of one name are read differently by different verifiers.
             self.value: Any = json.loads(content.decode(), object_pairs_hook=self._unique)
         except (ValueError, RecursionError):
             raise MalformedFile(self.path, "is no JSON file") from None
+
+    def _content(self) -> bytes:
+        try:
+            with os.fdopen(_open_at_once(self.path), "rb") as file:
+                content = file.read(_LARGEST + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UnreadableFile(self.path, f"cannot be read: {str(reason).lower()}") from None
+        if len(content) > _LARGEST:
+            self.refuse(f"holds more than {_LARGEST >> 20} MiB")
+        return content
 
     def _unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
@@ -114,7 +128,29 @@ class Document:
         """Refuse another proof system than Groth16."""
         protocol = self.field("protocol")
         if protocol != PROTOCOL:
-            raise UnsupportedFile(self.path, f"its protocol is {protocol!r}, not {PROTOCOL!r}")
+            raise UnsupportedFile(self.path, f"its protocol is {shown(protocol)}, not {PROTOCOL!r}")
+
+
+def shown(value: Any) -> str:
+    """What a file has in some place, cut short for an error's one line."""
+    return reprlib.repr(value)
+
+
+def _open_at_once(path: str) -> int:
+    """Open a file, a named pipe too without waiting for someone to write to it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _nests_deeply(content: bytes) -> bool:
+    # Python's own limit guards the machine's stack only until some library lifts it (py_ecc does).
+    depth = 0
+    for token in _NESTING.finditer(content):
+        depth += (token[0] in b"[{") - (token[0] in b"]}")
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def encode_point(curve: Curve, coordinates: Sequence[int]) -> Bytes:
@@ -162,7 +198,7 @@ def read_proof(path: str | os.PathLike[str], curve: Curve) -> Proof:
     named = document.value.get("curve", curve.name)
     if named != curve.name:
         raise MismatchedFiles(
-            f"{document.path}: its curve is {named!r}, but the key is over {curve.name!r}"
+            f"{document.path}: its curve is {shown(named)}, but the key is over {curve.name!r}"
         )
     a, b, c = (
         document.point(document.field(name), curve, group, name)
@@ -219,6 +255,6 @@ def named_curve(document: Document) -> Curve:
     name = document.field("curve")
     if not isinstance(name, str) or name not in CURVES:
         raise UnsupportedFile(
-            document.path, f"its curve is {name!r}; the curves are {' and '.join(CURVES)}"
+            document.path, f"its curve is {shown(name)}; the curves are {' and '.join(CURVES)}"
         )
     return CURVES[name]

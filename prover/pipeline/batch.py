@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,12 +34,20 @@ class Batch:
 
     Parameters
     ----------
+    witnesses
+        Files; each is opened once to check it, and again for each of its proofs.
     folder
-        Where ``NUMBER-WITNESS.proof.json`` and ``NUMBER-WITNESS.public.json`` go.
+        Where ``NUMBER-WITNESS.proof.json`` and ``NUMBER-WITNESS.public.json`` go; it must exist
+        when `run` is called.
     allocator
         Every vector of every proof comes from it.
     threads
         For the check of the key; 0 for every core.
+
+    Attributes
+    ----------
+    inputs
+        The files that no output may replace, links resolved.
 
     Raises
     ------
@@ -51,7 +59,7 @@ class Batch:
     def __init__(
         self,
         key: ProvingKey,
-        witnesses: Sequence[Witness],
+        witnesses: Sequence[str],
         *,
         backend: Backend,
         allocator: bigmem.Allocator,
@@ -60,18 +68,21 @@ class Batch:
         threads: int = 0,
     ) -> None:
         start = time.perf_counter()
-        for witness in witnesses:
-            groth16.match(key, witness)
+        # Not kept open: each would hold a file descriptor, of which a process has few.
+        for path in witnesses:
+            groth16.match(key, Witness.open(path))
         key.check(threads=threads)
         self._key_check_s = time.perf_counter() - start
         self._key = key
-        self._jobs = [witness for _ in range(repeat) for witness in witnesses]
+        self._witnesses = witnesses
+        self._repeat = repeat
+        self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
         self._backend = backend
         self._allocator = allocator
         self._folder = folder
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._witnesses) * self._repeat
 
     def run(self, advance: Callable[[Made], None]) -> dict[str, object]:
         """Make all proofs; ``advance`` is told of each.
@@ -88,8 +99,8 @@ class Batch:
         """
         meter = Meter(self._allocator)
         made: list[Made] = []
-        for number, witness in enumerate(self._jobs, 1):
-            made.append(self._make(number, witness))
+        for number in range(1, len(self) + 1):
+            made.append(self._make(number, self._witnesses[(number - 1) % len(self._witnesses)]))
             advance(made[-1])
         return {
             "curve": self._key.curve.name,
@@ -105,22 +116,23 @@ class Batch:
             "each": [asdict(one) for one in made],
         }
 
-    def _make(self, number: int, witness: Witness) -> Made:
+    def _make(self, number: int, path: str) -> Made:
         times = StageTimes()
         start = time.perf_counter()
+        witness = Witness.open(path)
         statement = single.prove(
             self._key, witness, backend=self._backend, allocator=self._allocator, stage=times
         )
-        stem = f"{number:0{len(str(len(self)))}d}-{Path(witness.path).stem}"
+        stem = f"{number:0{len(str(len(self)))}d}-{Path(path).stem}"
         proof = self._folder / f"{stem}.proof.json"
         public = self._folder / f"{stem}.public.json"
-        write(statement, proof, public)
+        write(statement, proof, public, self.inputs)
         elapsed = time.perf_counter() - start
-        return Made(witness.path, str(proof), str(public), elapsed, times.seconds)
+        return Made(path, str(proof), str(public), elapsed, times.seconds)
 
 
 def write(
-    statement: single.Statement, proof: Path, public: Path, inputs: Sequence[Path] = ()
+    statement: single.Statement, proof: Path, public: Path, inputs: Collection[Path] = ()
 ) -> None:
     """Write proof.json and public.json as snarkjs does, both or neither.
 
@@ -133,14 +145,14 @@ def write(
         proof_json.write_public(public_file, statement.public)
 
 
-def write_figures(figures: dict[str, object], path: Path) -> None:
+def write_figures(figures: dict[str, object], path: Path, inputs: Collection[Path]) -> None:
     """Write a batch's figures as JSON.
 
     Raises
     ------
-    UnwritableOutput
+    UnwritableOutput, UsageError
     """
-    with whole_files(path) as (file,):
+    with whole_files(path, inputs=inputs) as (file,):
         file.write((json.dumps(figures, indent=1) + "\n").encode())
 
 

@@ -1,6 +1,7 @@
 """prover batch: many checked proofs and honest figures."""
 
 import json
+import resource
 
 import pytest
 
@@ -38,8 +39,41 @@ def test_batch(circuit, cli, folder, tmp_path):
 
 def test_batch_refuses_before_it_proves(multiplier, cli, folder, refused):
     other = multiplier.folder.parent / "manypub" / "witness.wtns"
-    line = refused(cli("batch", multiplier.key, multiplier.witness, other, "-o", folder), folder)
+    new = folder / "new"
+    line = refused(cli("batch", multiplier.key, multiplier.witness, other, "-o", new), folder)
     assert str(other) in line
+
+
+def test_batch_refuses_its_figures_place_before_it_proves(multiplier, cli, folder, refused):
+    words = ("batch", multiplier.key, multiplier.witness, "-o", folder, "--json")
+    for place, message in (
+        (folder / "missing" / "figures.json", "folder does not exist"),
+        (multiplier.witness, "is an input"),
+        (multiplier.key, "is an input"),
+    ):
+        before = multiplier.witness.read_bytes(), multiplier.key.read_bytes()
+        assert message in refused(cli(*words, place), folder)
+        assert (multiplier.witness.read_bytes(), multiplier.key.read_bytes()) == before
+
+
+def test_batch_replaces_none_of_its_inputs(multiplier, cli, folder, refused):
+    key = folder / "1-witness.proof.json"
+    key.write_bytes(multiplier.key.read_bytes())
+    line = refused(cli("batch", key, multiplier.witness, "-o", folder))
+    assert "is an input" in line
+    assert key.read_bytes() == multiplier.key.read_bytes()
+    assert list(folder.iterdir()) == [key]
+
+
+def test_more_witnesses_than_the_process_may_open(multiplier, cli, folder):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        outcome = cli("batch", multiplier.key, *[multiplier.witness] * 100, "-o", folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(list(folder.iterdir())) == 200
 
 
 def test_batch_stops_at_a_bad_witness(multiplier, cli, folder, tmp_path, sections):
@@ -57,7 +91,7 @@ def test_batch_stops_at_a_bad_witness(multiplier, cli, folder, tmp_path, section
     ]
 
 
-@pytest.mark.parametrize("repeat", ["0", "-1", "x"])
+@pytest.mark.parametrize("repeat", ["0", "-1", "x", "9" * 12, "9" * 5000])
 def test_a_number_of_proofs_that_makes_no_sense(multiplier, cli, folder, refused, repeat):
     words = ("batch", multiplier.key, multiplier.witness, "-o", folder, "--repeat", repeat)
     refused(cli(*words), folder)

@@ -1,7 +1,10 @@
 """Proofs of real snarkjs files, and what the command promises about them."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -203,12 +206,32 @@ def test_backends_that_are_not_there(multiplier, prove, refused, folder):
         ("--backend", "tpu"),
         ("--threads", "-1"),
         ("--threads", "many"),
+        ("--threads", "1025"),
+        ("--threads", "9" * 5000),
+        ("--threads", "\u0663"),
+        ("--threads", "+1"),
+        ("--insecure-det", "no abbreviation of what must be meant"),
         ("--unknown",),
         ("one-word-too-many",),
     ],
 )
 def test_wrong_options_are_told_in_one_line(multiplier, prove, refused, folder, options):
     refused(prove(multiplier.key, multiplier.witness, *options), folder)
+
+
+def test_an_unknown_default_allocator(multiplier, folder):
+    words = ["prove", multiplier.key, multiplier.witness, folder / "p", folder / "q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "prover", *map(str, words)],
+        env=os.environ | {"BIGMEM_ALLOCATOR": "no-such-allocator"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "no-such-allocator" in line
+    assert list(folder.iterdir()) == []
 
 
 def test_curves_know_their_roots_of_unity():

@@ -1,14 +1,16 @@
 """What the verifier refuses to look at: peers accept much of it."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prover.curves import CURVES, Curve
-from prover.errors import MismatchedFiles, ProverError
+from prover.errors import MalformedFile, MismatchedFiles, ProverError
 from prover.formats.proof_json import encode_point, read_proof
 from prover.groth16 import Proof
 from prover.verify import Unverifiable, VerificationKey, verify
@@ -133,6 +135,7 @@ STRUCTURES: dict[str, Callable[[dict[str, Any]], object]] = {
     "key without delta": lambda f: f["verification_key"].pop("vk_delta_2"),
     "nPublic too small": lambda f: f["verification_key"].update(nPublic=0),
     "nPublic too large": lambda f: f["verification_key"].update(nPublic=2),
+    "nPublic -1": lambda f: f["verification_key"].update(nPublic=-1, IC=[]),
     "nPublic true": lambda f: f["verification_key"].update(nPublic=True),
     "nPublic text": lambda f: f["verification_key"].update(nPublic="1"),
     "IC too short": lambda f: f["verification_key"]["IC"].pop(),
@@ -187,14 +190,63 @@ def loaded(small) -> tuple[VerificationKey, Proof]:
     return key, read_proof(paths[2], key.curve)
 
 
-def test_deep_nesting_is_refused_and_crashes_nothing(small) -> None:
-    # In a process of its own: py_ecc, which other tests import, lifts Python's recursion limit.
+@pytest.mark.parametrize(
+    "level",
+    [b"[", b'{"a":', b'["]]", ', b'["\\"]\\\\", '],
+    ids=["lists", "objects", "strings with brackets", "strings with quotes"],
+)
+def test_deep_nesting_is_refused_and_crashes_nothing(small, level: bytes) -> None:
+    # In a process of its own, since it might crash. Libraries lift Python's limit; py_ecc does.
     paths = small.paths()
-    paths[2].write_bytes(b"[" * 1_000_000)
-    words = [sys.executable, "-m", "prover", "verify", *map(str, paths)]
+    paths[2].write_bytes(level * 200_000)
+    code = "import sys; sys.setrecursionlimit(10**6)\n"
+    code += "from prover.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "verify", *map(str, paths)]
     result = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 2
-    assert result.stderr.endswith("is no JSON file\n")
+    assert result.returncode == 2, result
+    assert result.stderr.endswith("is nested too deeply\n")
+
+
+def test_brackets_in_strings_nest_nothing(small) -> None:
+    small.content["proof"]["note"] = '"[' * 1000 + "\\"
+    assert small.verdict() is True
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 1_000_000, [["x" * 999] * 999] * 99, 10**4000], ids=["text", "lists", "number"]
+)
+def test_complaints_are_short_whatever_the_file_holds(small, value: Any) -> None:
+    for file, name in [
+        ("proof", "protocol"),
+        ("proof", "curve"),
+        ("proof", "pi_a"),
+        ("verification_key", "protocol"),
+        ("verification_key", "curve"),
+        ("verification_key", "nPublic"),
+        ("verification_key", "IC"),
+    ]:
+        kept = small.content[file][name]
+        small.content[file][name] = value
+        with pytest.raises(ProverError) as raised:
+            small.verdict()
+        assert len(str(raised.value).replace(str(small.target), "")) < 200
+        small.content[file][name] = kept
+
+
+def test_what_never_ends_is_refused(small, tmp_path: Path) -> None:
+    curve = small.curve
+    silent = tmp_path / "silent"
+    os.mkfifo(silent)
+    for path, message in (("/dev/zero", "holds more than 64 MiB"), (silent, "is no JSON file")):
+        with pytest.raises(MalformedFile, match=message):
+            read_proof(path, curve)
+
+
+def test_a_pipe_is_read(small) -> None:
+    paths = small.paths()
+    words = [sys.executable, "-m", "prover", "verify", *map(str, paths[:2]), "/dev/stdin"]
+    done = subprocess.run(words, input=paths[2].read_bytes(), stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"valid\n")
 
 
 def test_a_proof_over_the_other_curve(small) -> None:
