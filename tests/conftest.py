@@ -1,5 +1,6 @@
 """What the test areas share: real snarkjs files, and a codec of their container."""
 
+import signal
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -108,3 +109,18 @@ def circuit(request: pytest.FixtureRequest) -> Circuit:
 def multiplier(curve_name: str) -> Circuit:
     """The smallest fixture of each curve."""
     return Circuit(curve_name, "multiplier")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_in_a_terminal() -> Iterator[None]:
+    """Undo what nohup and background shells make every child ignore: the tests send signals."""
+    ignored = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_IGN
+    ]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
