@@ -20,7 +20,7 @@ def describe() -> dict[str, str | int]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / GIB),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "virtual": _is_virtual(),
         "transparent_hugepage": _selected("/sys/kernel/mm/transparent_hugepage/enabled"),
         "python": platform.python_version(),

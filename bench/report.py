@@ -121,7 +121,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         lines += ["|---|---|" + "---:|" * (len(COLUMNS) - 2)]
         lines += ["| " + " | ".join(cells(row, results[panel])) + " |" for row in results[panel]]
         lines += [""]
-    lines += [READING, "", *(verdict(panel, results[panel]) for panel in titles(results))]
+    lines += [READING, "", *(f"* {verdict(panel, results[panel])}" for panel in titles(results))]
     return "\n".join([*lines, "", f"Machine: {machine.summary()}.", ""])
 
 
