@@ -194,6 +194,35 @@ def test_malformed_keys(multiplier, sections, tmp_path, folder, prove, refused, 
     assert message in line
 
 
+@pytest.mark.parametrize("curve_name", ["bn128"])
+def test_a_domain_whose_double_has_no_roots(multiplier, sections, tmp_path, folder, prove, refused):
+    raw = sections.read(multiplier.key)
+    # N = 2^28 has roots of unity, 2N has none; BLS12-381 has them for all that a key can say.
+    put_number(raw, 2, 2**28)
+    key = tmp_path / "changed.zkey"
+    key.write_bytes(raw.encode())
+    line = refused(prove(key, multiplier.witness), folder)
+    assert "its domain of 268435456 exceeds 134217728" in line
+
+
+def test_fewer_rows_than_public_signals(multiplier, sections, tmp_path, folder, prove, refused):
+    other = multiplier.folder.parent / "manypub"
+    raw = sections.read(other / "circuit.zkey")
+    assert (number(raw, 1), number(raw, 2)) == (100, 256)
+    for at in range(8, len(raw[4]), 44):
+        (row,) = struct.unpack_from("<I", raw[4], at)
+        # Row 128 still asks for the domain of 256, but there are 150 public signals now.
+        struct.pack_into("<I", raw[4], at, min(row, 128))
+    put_number(raw, 1, 150)
+    size = len(raw[3]) // 101
+    raw[3] = raw[3] + raw[3][:size] * 50
+    raw[8] = raw[8][50 * size :]
+    key = tmp_path / "changed.zkey"
+    key.write_bytes(raw.encode())
+    line = refused(prove(key, other / "witness.wtns"), folder)
+    assert "its 129 constraint rows do not fit 150 public signals" in line
+
+
 @pytest.mark.parametrize("section", POINTS)
 def test_points_off_the_curve(multiplier, sections, tmp_path, folder, prove, refused, section):
     raw = sections.read(multiplier.key)

@@ -172,6 +172,12 @@ def command(*words, **options):
     )
 
 
+def heed_signals():
+    """Undo what a shell does to a job in the background, or nohup to all: they ignore some."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def test_a_full_disk_leaves_nothing(multiplier, folder):
     # A limit on file sizes stands for the full disk: the write fails in the same place.
     def limit():
@@ -196,8 +202,9 @@ def test_a_full_disk_leaves_nothing(multiplier, folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_is_one_line_and_leaves_no_part(multiplier, folder, number):
     process = command(
-        "batch", multiplier.key, multiplier.witness, "--repeat", 1_000_000, "-o", folder
-    )
+        "batch", multiplier.key, multiplier.witness, "--repeat", 1_000_000, "-o", folder,
+        preexec_fn=heed_signals,
+    )  # fmt: skip
     assert process.stdout is not None
     for _ in range(5):
         assert process.stdout.readline()

@@ -113,6 +113,8 @@ def test_a_signal_while_a_key_is_made_leaves_nothing(multiplier, folder, number)
     words = ["setup", multiplier.r1cs, "-o", folder / "a.zkey", "--insecure-dev-key"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, words)],
+        # A shell lets its jobs in the background ignore interrupts, and nohup hang-ups.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

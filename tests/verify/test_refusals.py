@@ -69,11 +69,22 @@ def test_public_signals_are_canonical(small, change: Change) -> None:
         small.verdict()
 
 
+def test_the_prime_itself_is_no_number_of_its_field(small) -> None:
+    small.content["proof"]["pi_a"][0] = str(small.curve.q)
+    with pytest.raises(MalformedFile, match=r"pi_a\[0\] is not below the prime"):
+        small.verdict()
+    small.content["public"][0] = str(small.curve.r)
+    with pytest.raises(MalformedFile, match="public signal 0 is not below the prime"):
+        small.verdict()
+
+
 BAD_G1: dict[str, Change] = {
     "off the curve": lambda p, c: [p[0], str((int(p[1]) + 1) % c.q), p[2]],
     "zero": lambda p, c: ["0", "0", "1"],
     "projective": lambda p, c: [str(int(p[0]) * 4 % c.q), str(int(p[1]) * 8 % c.q), "2"],
     "other infinity": lambda p, c: ["1", "1", "0"],
+    "third coordinate two": lambda p, c: [p[0], p[1], "2"],
+    "third coordinate zero": lambda p, c: [p[0], p[1], "0"],
     "short": lambda p, c: p[:2],
     "long": lambda p, c: [*p, "1"],
     "nested": lambda p, c: [[p[0], "0"], [p[1], "0"], ["1", "0"]],
@@ -90,6 +101,8 @@ BAD_G2: dict[str, Change] = {
         ["2", "0"],
     ],
     "other infinity": lambda p, c: [["0", "0"], ["2", "0"], ["0", "0"]],
+    "third coordinate 1 + u": lambda p, c: [p[0], p[1], ["1", "1"]],
+    "third coordinate u": lambda p, c: [p[0], p[1], ["0", "1"]],
     "short": lambda p, c: p[:2],
     "flat": lambda p, c: [p[0][0], p[1][0], "1"],
     "short coordinate": lambda p, c: [p[0][:1], p[1], p[2]],
@@ -259,7 +272,7 @@ def test_a_proof_over_the_other_curve(small) -> None:
 def test_signals_in_memory_are_checked_too(small) -> None:
     key, proof = loaded(small)
     assert verify(key, [33], proof)
-    for signal in (33 + key.curve.r, 33 - key.curve.r):
+    for signal in (33 + key.curve.r, 33 - key.curve.r, key.curve.r, -1):
         with pytest.raises(Unverifiable):
             verify(key, [signal], proof)
     for signals in ([], [33, 0]):
