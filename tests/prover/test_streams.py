@@ -20,8 +20,11 @@ def verify_words(multiplier):
 
 
 def start(words, **options):
+    # Buffered, as most people run it: what is written last is the hardest to get right.
+    environment = {name: x for name, x in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         [sys.executable, "-m", "prover", *map(str, words)],
+        env=environment,
         **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
         timeout=60,
         check=False,
