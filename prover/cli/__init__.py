@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from prover.errors import ProverError
 
@@ -68,10 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _Stopped as stopped:
         return _fail("stopped", 128 + int(stopped.args[0]))
     except OSError as error:
-        # Files have errors of their own: this is the standard output, a closed pipe or a full
-        # disk, and the interpreter must not try to flush it again.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Files have errors of their own: this is the standard output, a closed pipe or a full disk.
+        _abandon(sys.stdout)
         return _fail(f"the output was cut off: {(error.strerror or str(error)).lower()}", 2)
     except Exception:
         # A defect of ours. The interpreter's own exit code for it, 1, would be verify's "false".
@@ -86,10 +84,19 @@ def warn(message: str) -> None:
 
 def tell(text: str) -> None:
     """Write to the standard error, if anyone can be told there: the exit code stands anyway."""
-    with contextlib.suppress(OSError):
-        if sys.stderr is not None:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _abandon(sys.stderr)
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere: the interpreter must not try to flush it again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -24,8 +24,7 @@ def start(words, **options):
     environment = {name: x for name, x in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         [sys.executable, "-m", "prover", *map(str, words)],
-        env=environment,
-        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
+        **({"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
         timeout=60,
         check=False,
     )
