@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from bigmem import osmem
+
 MIB = 1 << 20
 GIB = 1 << 30
+REGIMES = ("4 KiB", "huge")
+"""The page regimes that everything is measured in."""
 
 
 def describe() -> dict[str, str | int]:
@@ -22,7 +27,7 @@ def describe() -> dict[str, str | int]:
         "memory_gib": round(psutil.virtual_memory().total / GIB),
         "kernel": platform.release().partition("-")[0],
         "virtual": _is_virtual(),
-        "transparent_hugepage": _selected("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "transparent_hugepage": osmem.transparent_huge_pages(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
@@ -51,7 +56,7 @@ def warm_up(nbytes: int) -> None:
 
 
 def regime_environment(regime: str) -> dict[str, str]:
-    """Return the environment for one page regime: ``"4 KiB"`` or ``"huge"``."""
+    """Return the environment that puts NumPy and bigmem into one of `REGIMES`."""
     return {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0" if regime == "4 KiB" else "1"}
 
 
@@ -66,12 +71,11 @@ def _is_virtual() -> bool:
     return " hypervisor " in Path("/proc/cpuinfo").read_text().replace("\n", " ")
 
 
-def _selected(path: str) -> str:
-    try:
-        text = Path(path).read_text()
-    except OSError:
-        return "unavailable"
-    return text[text.find("[") + 1 : text.find("]")]
+def markdown_table(rows: Sequence[Sequence[str]], names: int = 1) -> list[str]:
+    """Lines of a table; the first row is its head, the first `names` columns are text."""
+    heads, *body = rows
+    rule = "|" + "---|" * names + "---:|" * (len(heads) - names)
+    return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in body)]
 
 
 if __name__ == "__main__":

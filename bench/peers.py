@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.chain import write_chain
-from bench.machine import describe, summary
+from bench.machine import describe, markdown_table, summary
 from bench.node import snarkjs_command
 from prover.curves import CURVES, Curve
 
@@ -81,10 +81,8 @@ def line(cells: Iterable[str]) -> str:
 
 def markdown(results: Iterable[Comparison]) -> str:
     """The table as Markdown, with the machine's description."""
-    rows = [HEADS, ("---", "---", *["---:"] * 5), *(result.cells() for result in results)]
-    return "\n".join(
-        [*(f"| {' | '.join(row)} |" for row in rows), "", f"Machine: {summary()}.", ""]
-    )
+    rows = [HEADS, *(result.cells() for result in results)]
+    return "\n".join([*markdown_table(rows, names=2), "", f"Machine: {summary()}.", ""])
 
 
 # Run in a small interpreter of its own: Linux counts the memory of the process that spawns a

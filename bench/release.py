@@ -12,7 +12,6 @@ For NumPy and for each allocator, in both page regimes, each regime in a fresh p
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,6 @@ import bigmem
 from bench import machine
 from bigmem.sizes import format_size, parse_size
 
-REGIMES = {"4 KiB pages": "0", "huge pages": "1"}
 SIZES = ("1MiB", "16MiB", "256MiB")
 # Bytes that the repeated releases of one size touch in all.
 TOUCHED_PER_SIZE = 1 << 30
@@ -149,8 +147,7 @@ def measure_fills(allocator: bigmem.Allocator | None, nbytes: int) -> dict[str, 
 
 def measure_regime(size: int) -> dict[str, Any]:
     """Everything, in this process's page regime."""
-    warm_up = np.ones(size + (size >> 2), np.uint8)  # guest memory is slow when touched first
-    del warm_up
+    machine.warm_up(size + size // 4)
     results = {}
     for name, allocator in subjects().items():
         results[name] = {
@@ -165,11 +162,11 @@ def measure_regime(size: int) -> dict[str, Any]:
     return results
 
 
-def run_regime(variable: str, size: int) -> dict[str, Any]:
+def run_regime(regime: str, size: int) -> dict[str, Any]:
     """`measure_regime` in a fresh process, which NumPy and bigmem both need to change theirs."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.release", "--size", str(size), "--one-regime"],
-        env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": variable},
+        env=machine.regime_environment(regime),
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -227,10 +224,8 @@ def print_table(regime: str, rows: list[list[str]]) -> None:
 def markdown(tables: dict[str, list[list[str]]]) -> str:
     """Every regime's rows as Markdown tables, with the machine's description."""
     lines = []
-    for regime, (heads, *rows) in tables.items():
-        lines += [f"**{regime}**", "", f"| {' | '.join(heads)} |"]
-        lines += ["|---|" + "---:|" * (len(heads) - 1)]
-        lines += [f"| {' | '.join(row)} |" for row in rows] + [""]
+    for regime, rows in tables.items():
+        lines += [f"**{regime}**", "", *machine.markdown_table(rows), ""]
     return "\n".join([*lines, f"Machine: {machine.summary()}.", ""])
 
 
@@ -247,7 +242,7 @@ def main() -> None:
     if arguments.one_regime:
         json.dump(measure_regime(size), sys.stdout)
         return
-    results = {regime: run_regime(variable, size) for regime, variable in REGIMES.items()}
+    results = {f"{regime} pages": run_regime(regime, size) for regime in machine.REGIMES}
     tables = {regime: table(size, found) for regime, found in results.items()}
     for regime, rows in tables.items():
         print_table(regime, rows)

@@ -117,10 +117,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     """Both panels as Markdown, as the README shows them."""
     lines = []
     for panel, title in titles(results).items():
-        lines += [f"**{title}**", "", "| " + " | ".join(COLUMNS) + " |"]
-        lines += ["|---|---|" + "---:|" * (len(COLUMNS) - 2)]
-        lines += ["| " + " | ".join(cells(row, results[panel])) + " |" for row in results[panel]]
-        lines += [""]
+        rows = [COLUMNS, *(cells(row, results[panel]) for row in results[panel])]
+        lines += [f"**{title}**", "", *machine.markdown_table(rows, names=2), ""]
     lines += [READING, "", *(f"* {verdict(panel, results[panel])}" for panel in titles(results))]
     return "\n".join([*lines, "", f"Machine: {machine.summary()}.", ""])
 

@@ -29,6 +29,14 @@ def resident_bytes() -> int:
     return _field(_STATUS, "VmRSS")
 
 
+def peak_resident_bytes() -> int:
+    """Highest `resident_bytes` of this process so far (VmHWM).
+
+    The figure of getrusage survives an exec, and would be the parent's.
+    """
+    return _field(_STATUS, "VmHWM")
+
+
 def huge_page_bytes() -> int:
     """Bytes of this process that are anonymous huge pages."""
     return _field(_ROLLUP, "AnonHugePages")

@@ -24,6 +24,7 @@ from prover.formats.proof_json import (
     point_to_json,
     shown,
 )
+from prover.formats.scan import off_curve, outside_subgroup
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import Proof
 
@@ -166,9 +167,9 @@ def verify(key: VerificationKey, public: Sequence[int], proof: Proof) -> bool:
 
 def _fault(curve: Curve, group: int, points: Bytes) -> str | None:
     if _cpu.find_off_curve(curve.name, group, points, 1) >= 0:
-        return f"is not a point of {curve.title} G{group}"
+        return off_curve(curve, group)
     if _cpu.find_outside_subgroup(curve.name, group, points, 1) >= 0:
-        return f"is outside the subgroup of order r of {curve.title} G{group}"
+        return outside_subgroup(curve, group)
     return None
 
 

@@ -155,11 +155,8 @@ void Arena::rouse() noexcept {
 
 Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& lease,
                               bool& dirty) {
-  static const std::size_t physical = physical_memory();
   Zone& zone = zone_for(nbytes);
   const std::size_t size = rounded(nbytes);
-  // Unlike malloc, a reservation without accounting would succeed: refuse what cannot be meant.
-  if (size > physical) return Result::out_of_memory;
   lease.nbytes = nbytes;
   // Nobody else reclaims where threads are refused: what is due goes back here.
   if (config_.reclaimer->still_refused()) config_.reclaimer->help();

@@ -21,6 +21,16 @@ def pieces(container: Container, rows: Bytes) -> Iterator[tuple[int, Bytes]]:
         container.drop(piece)
 
 
+def off_curve(curve: Curve, group: int) -> str:
+    """What is wrong with such a point, for an error."""
+    return f"is not a point of {curve.title} G{group}"
+
+
+def outside_subgroup(curve: Curve, group: int) -> str:
+    """What is wrong with such a point, for an error."""
+    return f"is outside the subgroup of order r of {curve.title} G{group}"
+
+
 def check_points(
     container: Container, curve: Curve, group: int, rows: Bytes, what: str, threads: int = 0
 ) -> None:
@@ -44,7 +54,7 @@ def check_points(
         if bad >= 0:
             raise MalformedFile(
                 container.path,
-                f"{what.format(start + bad)} is not a point of {curve.title} G{group}",
+                f"{what.format(start + bad)} {off_curve(curve, group)}",
             )
 
 
@@ -64,8 +74,7 @@ def check_subgroup(
         if bad >= 0:
             raise MalformedFile(
                 container.path,
-                f"{what.format(start + bad)} is outside the subgroup of order r of {curve.title} "
-                f"G{group}",
+                f"{what.format(start + bad)} {outside_subgroup(curve, group)}",
             )
 
 

@@ -3,9 +3,9 @@
 import resource
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import bigmem
+from bigmem import osmem
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,5 @@ class Meter:
             reclaim_s=reclaimed,
             minor_faults=usage.ru_minflt - self._usage.ru_minflt,
             major_faults=usage.ru_majflt - self._usage.ru_majflt,
-            peak_rss_bytes=peak_rss(),
+            peak_rss_bytes=osmem.peak_resident_bytes(),
         )
-
-
-def peak_rss() -> int:
-    """Highest resident set of this process so far, bytes.
-
-    From /proc: the figure of getrusage survives an exec, and would be the parent's.
-    """
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
