@@ -12,11 +12,13 @@ from .arena.pages import AnonymousPages
 from .arrays import empty, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
 from .budget import Budget
 from .errors import BigmemError, InvalidRelease, OutOfMemory
+from .live import LiveBlock, live_blocks
 from .mapped import MappedAllocator
 from .reclaim import ReclaimPool
 from .registry import flush, get_allocator, make, set_allocator, stats, trim
 from .release import Deferred, Inline, Recycle
 from .system import SystemAllocator
+from .wrappers import Guarded, Limited, Traced
 
 __all__ = [
     "Allocator",
@@ -27,19 +29,24 @@ __all__ = [
     "Block",
     "Budget",
     "Deferred",
+    "Guarded",
     "Inline",
     "InvalidRelease",
+    "Limited",
+    "LiveBlock",
     "MappedAllocator",
     "OutOfMemory",
     "ReclaimPool",
     "Recycle",
     "SystemAllocator",
+    "Traced",
     "empty",
     "empty_like",
     "flush",
     "full",
     "full_like",
     "get_allocator",
+    "live_blocks",
     "make",
     "ones",
     "ones_like",

@@ -1,11 +1,14 @@
 """A byte limit that allocators share, and what an allocation does when it is reached."""
 
+import re
 import sys
+import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, SupportsIndex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
-from . import _core
+from . import _core, pressure
 from .errors import BigmemError, OutOfMemory
 from .sizes import format_size, parse_size
 
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
     from .native import NativeAllocator
 
 _RECHECK_SECONDS = 0.001
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+
+_Callback = TypeVar("_Callback", bound=Callable[[int], object])
 
 
 class Budget:
@@ -21,23 +27,64 @@ class Budget:
     Parameters
     ----------
     limit
-        Bytes, or a string such as ``"64GiB"``.
+        Bytes, a string such as ``"64GiB"``, or a share such as ``"80%"`` of the memory that this
+        process may use: the smallest limit of its control groups and the machine.
     timeout
         Seconds that an allocation waits for fences and for reclaims under way before it fails.
+
+    Notes
+    -----
+    A share is read again when an allocation does not fit, and once a second while there are
+    allocations. When it falls below what is in use, nothing happens to live blocks; the next
+    allocation gives idle memory back until it fits.
     """
 
     def __init__(self, limit: SupportsIndex | str, *, timeout: float = 10.0) -> None:
-        self.limit = parse_size(limit)
         self.timeout = timeout
-        if self.limit == 0:
+        percent = _parse_share(limit) if isinstance(limit, str) and "%" in limit else 0.0
+        self._fixed = None if percent else parse_size(limit)
+        if self._fixed == 0:
             raise BigmemError("a budget of nothing admits no allocation")
-        self._core = _core.Budget(min(self.limit, sys.maxsize))
+        if percent:
+            pressure._watch()
+        self._core = _core.Budget(min(self._fixed or 0, sys.maxsize), percent)
         self._members: dict[int, weakref.ref[NativeAllocator]] = {}
+        self._callbacks: list[Callable[[int], object]] = []
+        self._asking: set[int] = set()  # threads that are calling callbacks
+
+    @property
+    def limit(self) -> int:
+        """Bytes at most, at this moment."""
+        return self._core.refresh() if self._fixed is None else self._fixed
 
     @property
     def used(self) -> int:
         """Bytes that count against the limit now."""
         return self._core.used()
+
+    def on_pressure(self, callback: _Callback) -> _Callback:
+        """Have `callback` called when memory is short; also a decorator.
+
+        It is called on the allocating thread, with the bytes that are missing, when an allocation
+        does not fit although all idle memory of the budget has been given back, before that
+        allocation waits or fails; if blocks of this budget die in the call, the allocation
+        tries again. It is also called at the first allocation after memory ran short around the
+        process (see `bigmem.pressure`), with the size of that allocation.
+
+        Parameters
+        ----------
+        callback
+            Takes the number of bytes. Its exceptions go to `sys.unraisablehook`. Allocations inside
+            it do not call it again; those of other threads may, at the same time.
+
+        Returns
+        -------
+        callable
+            The callback.
+        """
+        self._callbacks.append(callback)
+        self._core.listen()
+        return callback
 
     def __repr__(self) -> str:
         return f"<Budget {format_size(self.used)} of {format_size(self.limit)}>"
@@ -49,36 +96,67 @@ class Budget:
     def _holders(self) -> "list[NativeAllocator]":
         return [found for ref in list(self._members.values()) if (found := ref()) is not None]
 
-    def _make_room(self, nbytes: int, deadline: float) -> None:
+    def _make_room(self, nbytes: int, deadline: float, ask: bool) -> bool:
         """Reclaim on this thread, or wait a moment for others; raise when nothing will come.
 
         `nbytes` is what the block counts as. After it returns, the caller tries again: others may
-        have taken the room meanwhile.
+        have taken the room meanwhile. `ask` says whether callbacks may help; the answer, whether
+        they still may.
         """
+        if self._core.hear():
+            self._call_back(nbytes)
         _core.poll_fences()
         holders = self._holders()
         missing = self.used + nbytes - self.limit
         reclaimed = False
         for holder in holders:
             if missing <= 0:
-                return
+                return ask
             done = holder._core.reclaim(missing)
             missing -= done
             reclaimed = reclaimed or done > 0
-        used = self.used
-        if reclaimed or used + nbytes <= self.limit:
-            return
+        missing = self.used + nbytes - self.limit
+        if reclaimed or missing <= 0:
+            return ask
+        if ask and self._call_back(missing):
+            return True
         stats = [holder.stats() for holder in holders]
         # More charged than held: something is on its way to the system.
         coming = any(s.pending or s.reclaiming for s in stats)
-        coming = coming or used > sum(s.resident for s in stats)
+        coming = coming or self.used > sum(s.resident for s in stats)
         if coming and time.monotonic() < deadline:
             time.sleep(_RECHECK_SECONDS)
-            return
+            return False
         raise OutOfMemory(
             f"no room for {format_size(nbytes)} in a budget of {format_size(self.limit)}; "
             + describe_holders(holders)
         )
+
+    def _call_back(self, nbytes: int) -> bool:
+        """Call every callback; whether blocks of this budget have died in them."""
+        thread = threading.get_ident()
+        if thread in self._asking or not self._callbacks:
+            return False
+        live = self._live()
+        self._asking.add(thread)
+        try:
+            for callback in list(self._callbacks):
+                _core.call_reporting(callback, nbytes)
+        finally:
+            self._asking.discard(thread)
+        return self._live() < live
+
+    def _live(self) -> int:
+        return sum(holder.stats().live for holder in self._holders())
+
+
+def _parse_share(text: str) -> float:
+    """Percent, from a string such as ``"80%"``."""
+    match = _SHARE.fullmatch(text)
+    percent = float(match[1]) if match else 0.0
+    if not 0 < percent <= 100:
+        raise BigmemError(f"{text!r} is no share of the memory; write, for example, '80%'")
+    return percent
 
 
 def describe_holders(holders: "list[NativeAllocator]") -> str:

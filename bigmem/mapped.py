@@ -25,6 +25,10 @@ class MappedAllocator(NativeAllocator):
         Limit to keep, perhaps together with other allocators.
     reclaim
         Workers that unmap; the process's own if `None`.
+    wipe
+        Whether contents are secret: overwritten before a released range can be reused or read by
+        anyone (in the background, except under `Inline`), left out of core dumps, and zero in a
+        forked child, whose copies of live blocks are zero too.
     name
         What reports call it.
     """
@@ -36,6 +40,7 @@ class MappedAllocator(NativeAllocator):
         release: Inline | Deferred | None = None,
         budget: Budget | None = None,
         reclaim: ReclaimPool | None = None,
+        wipe: bool = False,
         name: str | None = None,
     ) -> None:
         chosen = Inline() if release is None else release
@@ -48,5 +53,6 @@ class MappedAllocator(NativeAllocator):
             mapping_per_block=True,
             budget=budget,
             reclaim=reclaim,
+            wipe=wipe,
             name=name,
         )

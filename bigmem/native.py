@@ -4,7 +4,7 @@ import sys
 import time
 from typing import SupportsIndex
 
-from . import _core
+from . import _core, incidents, pressure
 from ._core import Block
 from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, open_allocators
 from .arena.pages import AnonymousPages
@@ -17,8 +17,18 @@ _POLICIES = {Inline: 0, Deferred: 1, Recycle: 2}
 _ADVICE = {"dontneed": 0, "free": 1}
 _HUGE = {"never": 0, "auto": 1, "always": 2}
 
+# Unless the policy says otherwise, one part in so many of the process's memory may be pending.
+_PENDING_PART = 4
 # How long flush stays in the core before it looks for signals.
 _SLICE_SECONDS = 0.05
+
+
+_core.report_incidents_to(incidents.report)
+
+
+def _native_size(size: SupportsIndex | str | None) -> int:
+    """A size that has been parsed, as the core takes it; `None` is no limit."""
+    return min(size, sys.maxsize) if isinstance(size, int) else sys.maxsize
 
 
 class NativeAllocator(Allocator):
@@ -34,6 +44,7 @@ class NativeAllocator(Allocator):
         budget: Budget | None,
         reclaim: ReclaimPool | None,
         name: str | None,
+        wipe: bool = False,
         table: _core.ProbedPages | None = None,
     ) -> None:
         if type(release) not in _POLICIES:
@@ -43,18 +54,25 @@ class NativeAllocator(Allocator):
         self.pages = pages
         self.release = release
         self.budget = budget
+        self.wipe = wipe
         self.reclaim = reclaim if reclaim is not None else ReclaimPool.default()
+        pressure._watch()
         recycle = release if isinstance(release, Recycle) else Recycle()
-        max_warm = recycle.max_warm if isinstance(recycle.max_warm, int) else sys.maxsize
+        max_pending = release.max_pending if isinstance(release, Deferred) else None
+        if max_pending is None:
+            memory = pressure.limit()
+            max_pending = None if memory is None else memory // _PENDING_PART
         self._core = _core.Arena(
             policy=_POLICIES[type(release)],
             advice=_ADVICE[release.advice],
             decay=float(recycle.decay),
-            max_warm=min(max_warm, sys.maxsize),
+            max_warm=_native_size(recycle.max_warm),
+            max_pending=_native_size(max_pending),
             huge=_HUGE[pages._resolve()],
+            wipe=wipe,
             per_block=mapping_per_block,
-            reserve=min(reserve, sys.maxsize),
-            pages=table,
+            reserve=_native_size(reserve),
+            pages=pages._native(secret=wipe) if table is None else table,
             pool=self.reclaim._core,
             budget=None if budget is None else budget._core,
         )
@@ -64,14 +82,32 @@ class NativeAllocator(Allocator):
             budget._admit(self)
 
     def allocate(
-        self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
+        self,
+        nbytes: SupportsIndex | str,
+        *,
+        alignment: int = 64,
+        zeroed: bool = False,
+        prefault: bool | None = None,
     ) -> Block:
+        """As `Allocator.allocate`.
+
+        Parameters
+        ----------
+        nbytes, alignment, zeroed
+            As in `Allocator.allocate`.
+        prefault
+            Whether the block's memory is to be there before it is handed out, at the price of the
+            faults that its first touch would take; `None` leaves it to `pages`.
+        """
         size = self._request(nbytes, alignment)
+        populate = self.pages.prefault if prefault is None else prefault
         try:
-            block = self._core.allocate(size, alignment, zeroed, self)
+            block = self._core.allocate(size, alignment, zeroed, populate, self)
         except OutOfMemory as error:
-            block = self._after_trimming(size, alignment, zeroed, error)
-        return block if block is not None else self._within_budget(size, alignment, zeroed)
+            block = self._after_trimming(size, alignment, zeroed, populate, error)
+        if block is None:
+            return self._within_budget(size, alignment, zeroed, populate)
+        return block
 
     def flush(self, timeout: float | None = None) -> bool:
         start = time.monotonic()
@@ -106,26 +142,27 @@ class NativeAllocator(Allocator):
         self._core.retire()
 
     def _after_trimming(
-        self, size: int, alignment: int, zeroed: bool, refusal: OutOfMemory
+        self, size: int, alignment: int, zeroed: bool, populate: bool, refusal: OutOfMemory
     ) -> Block | None:
         """Try again with everyone's idle memory given back, or say who holds what."""
         if sum(allocator.trim() for allocator in open_allocators()):
             try:
-                return self._core.allocate(size, alignment, zeroed, self)
+                return self._core.allocate(size, alignment, zeroed, populate, self)
             except OutOfMemory as error:
                 refusal = error
         holders = [a for a in open_allocators() if isinstance(a, NativeAllocator)]
         raise OutOfMemory(f"{refusal}; {describe_holders(holders)}") from None
 
-    def _within_budget(self, size: int, alignment: int, zeroed: bool) -> Block:
+    def _within_budget(self, size: int, alignment: int, zeroed: bool, populate: bool) -> Block:
         assert self.budget is not None
         start = time.monotonic()
-        counted = self._core.rounded(size)
+        counted = self._core.needed(size)
         block = None
+        ask = True
         try:
             while block is None:
-                self.budget._make_room(counted, start + self.budget.timeout)
-                block = self._core.allocate(size, alignment, zeroed, self)
+                ask = self.budget._make_room(counted, start + self.budget.timeout, ask)
+                block = self._core.allocate(size, alignment, zeroed, populate, self)
         finally:
             self._core.count_wait(time.monotonic() - start)
         return block

@@ -39,5 +39,10 @@ class ReclaimPool:
         """How many workers run at this moment."""
         return self._core.running()
 
+    @property
+    def replaced(self) -> int:
+        """How many workers ended unexpectedly so far, each replaced by a new one."""
+        return self._core.replaced()
+
     def __repr__(self) -> str:
         return f"<ReclaimPool of {self.workers}, {self.running} running>"

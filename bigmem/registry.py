@@ -10,6 +10,7 @@ from .errors import BigmemError
 from .mapped import MappedAllocator
 from .release import Deferred, Inline, Recycle
 from .system import SystemAllocator
+from .wrappers.base import Wrapper
 
 DEFAULT_NAME = "recycle"
 ENTRY_POINTS = "bigmem.allocators"
@@ -98,4 +99,6 @@ def trim() -> int:
 
 def stats() -> AllocatorStats:
     """The sum of what every open allocator holds and has done."""
-    return sum((allocator.stats() for allocator in open_allocators()), AllocatorStats())
+    # A wrapper's are its upstream's, which is among them.
+    allocators = [a for a in open_allocators() if not isinstance(a, Wrapper)]
+    return sum((allocator.stats() for allocator in allocators), AllocatorStats())

@@ -43,12 +43,19 @@ class Deferred:
     ----------
     advice
         As for `Inline`.
+    max_pending
+        Bytes, or a string such as ``"4GiB"``, that may wait for the pool. Releases never wait; an
+        allocation that finds more helps to give it back first. `None` takes a quarter of the
+        memory that the process may use.
     """
 
     advice: Advice = "dontneed"
+    max_pending: SupportsIndex | str | None = None
 
     def __post_init__(self) -> None:
         _check_advice(self.advice)
+        if self.max_pending is not None:
+            object.__setattr__(self, "max_pending", parse_size(self.max_pending))
 
 
 @dataclass(frozen=True, slots=True)

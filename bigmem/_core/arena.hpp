@@ -1,12 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <memory>
 #include <mutex>
 
 #include "budget.hpp"
 #include "extent_map.hpp"
+#include "observer.hpp"
 #include "pages.hpp"
 #include "reclaimer.hpp"
 #include "source.hpp"
@@ -17,16 +19,23 @@ namespace bigmem {
 constexpr std::size_t huge_unit = std::size_t{2} << 20;
 constexpr std::size_t small_unit = 4096;
 
+inline std::size_t round_up(std::size_t size, std::size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 struct ArenaConfig {
   enum class Policy { inline_, deferred, recycle };
   enum class Huge { never, automatic, always };
 
-  PagesTable pages = default_pages();
+  PagesTable pages = default_pages({});
   Policy policy = Policy::recycle;
   Advice advice = Advice::dontneed;
   double decay = 10;
   std::size_t max_warm = std::numeric_limits<std::size_t>::max();
+  // Bytes that may wait for the workers before the next allocation helps them.
+  std::size_t max_pending = std::numeric_limits<std::size_t>::max();
   Huge huge = Huge::automatic;
+  bool wipe = false;               // contents are overwritten before anyone else can see them
   bool mapping_per_block = false;  // no reservation: each block is a mapping of its own
   std::size_t reserve = 0;         // address range of a region; 0 to let the arena choose
   std::shared_ptr<Reclaimer> reclaimer;
@@ -35,23 +44,31 @@ struct ArenaConfig {
 
 // Blocks cut from reserved address ranges, and the way of their memory back to the system.
 //
-// Blocks of huge pages live in a zone of their own, in which every extent is a multiple of 2 MiB
-// on a 2 MiB border: returning part of a huge page would free nothing. One mutex guards the maps
+// Blocks of huge pages live in a zone of their own, in which memory goes back in whole pages of
+// 2 MiB: returning part of a huge page would free nothing. One mutex guards the maps
 // and the counters; it is never held across a system call, so that no release can wait for one.
 class Arena final : public Source, public Reclaimable {
  public:
   enum class Result { good, over_budget, out_of_memory };
+  struct Contents {
+    bool dirty;  // the bytes are not known to be zero
+    bool fresh;  // there may be no memory behind them yet
+  };
 
   explicit Arena(ArenaConfig config);
   ~Arena() override;
 
   // Takes what is there, without any system call; false when try_allocate cannot serve.
-  bool allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& lease, bool& dirty);
-  // May reserve, reclaim and wait. `lease.source` is left for the caller to fill in; `dirty`
-  // says that the bytes are not known to be zero.
-  Result allocate(std::size_t nbytes, std::size_t alignment, Lease& lease, bool& dirty);
-  // What a block of that size counts as: whole pages of its zone.
+  bool allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& lease,
+                        Contents& contents);
+  // May reserve, reclaim and wait. `lease.source` is left for the caller to fill in.
+  Result allocate(std::size_t nbytes, std::size_t alignment, Lease& lease, Contents& contents);
+  // Makes a fresh range resident, a step at a time.
+  void populate(const Lease& lease) noexcept;
+  // What a block of that size counts as: whole pages.
   std::size_t rounded(std::size_t nbytes);
+  // What a budget must have left for it, if no idle memory fits.
+  std::size_t needed(std::size_t nbytes);
   void count_allocation(double seconds) noexcept;
   void count_wait(double seconds) noexcept;
 
@@ -65,27 +82,34 @@ class Arena final : public Source, public Reclaimable {
   // time is up, which is also how waiting for fences and for other threads shows.
   bool drain(std::uint64_t ticket, double seconds) noexcept;
   // Reclaims at least so many bytes that are not in use, if there are as many; returns how many.
-  std::size_t reclaim(std::size_t nbytes) noexcept;
+  std::size_t reclaim(std::size_t nbytes) noexcept override;
+  std::size_t held() noexcept override;
+  // False when the budget has something to tell before the next allocation.
+  bool attend(double now) noexcept { return !config_.budget || config_.budget->attend(now); }
   Counters counters() noexcept;
   std::size_t fenced() noexcept;
+  // Who is told of reclaims and waits from now on; null for nobody.
+  void observe(std::shared_ptr<Observer> observer) noexcept;
   // No further allocations: everything goes back as it is released.
   void retire() noexcept;
 
   Activity reclaim_due() noexcept override;
   bool finished() noexcept override;
-  void before_fork() noexcept override { mutex_.lock(); }
+  void before_fork() noexcept override;
   void after_fork(bool in_child) noexcept override;
 
  private:
   struct Zone {
-    Zone(std::size_t unit, double decay, PageSize page, std::size_t first_chunk)
-        : map(unit, decay), unit(unit), page(page), chunk(first_chunk) {}
+    Zone(std::size_t unit, double decay, PageSize page, std::size_t first_chunk, std::size_t grain)
+        : map(unit, decay, grain), unit(unit), grain(grain), page(page), chunk(first_chunk) {}
     ExtentMap map;
-    const std::size_t unit;
+    const std::size_t unit;   // what can be reclaimed
+    const std::size_t grain;  // what blocks are rounded to
     const PageSize page;
     std::atomic<std::size_t> chunk;  // bytes that take about 2 ms to reclaim
   };
-  enum class Attempt { good, need_nodes, no_room, over_budget };
+  enum class Attempt { good, need_nodes, need_headroom, no_room, over_budget };
+  enum class Goal { clean, reuse };  // of a reclaim: memory goes back, or may be used again
   struct Reclaimed {
     std::size_t tried = 0;     // bytes that the system was asked to take
     std::size_t returned = 0;  // bytes that it took, at once
@@ -98,21 +122,43 @@ class Arena final : public Source, public Reclaimable {
   State released_state() const;
   // A mapping that its releaser unmaps goes in one piece, as in free(): advising first would pay
   // twice. In the background it is emptied first, under the lock that does not stop page faults.
-  bool only_unmap() const {
-    return config_.mapping_per_block && config_.policy == ArenaConfig::Policy::inline_;
+  bool only_unmap() const { return config_.mapping_per_block && pays_at_once(); }
+  // Fragments are for reuse at once: what is left of secrets is not, nor what must be committed.
+  bool has_fragments() const {
+    return config_.mapping_per_block || !(config_.wipe || config_.pages.needs_commit);
+  }
+  bool pays_at_once() const { return config_.policy == ArenaConfig::Policy::inline_; }
+  Goal background_goal(bool retired) const {
+    const bool recycle = config_.policy == ArenaConfig::Policy::recycle && !retired;
+    return recycle ? Goal::reuse : Goal::clean;
   }
   std::size_t bytes(State state) const { return small_.map.bytes(state) + huge_.map.bytes(state); }
   std::size_t resident() const;
+  std::size_t fenced_bytes() const { return small_.map.fenced() + huge_.map.fenced(); }
+  std::size_t fragments() const { return small_.map.fragments() + huge_.map.fragments(); }
+  std::size_t waiting_bytes() const { return bytes(State::pending) - fenced_bytes(); }
 
-  Attempt attempt(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease, bool& dirty);
-  Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease, bool& dirty);
+  bool takes_from_the_other(const Zone& zone, std::size_t size) const;
+  Attempt attempt(Zone& zone, std::size_t size, std::size_t alignment, bool fresh, Lease& lease,
+                  Contents& contents);
+  Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
+               Contents& contents);
   bool commit(Extent* extent) noexcept;
   bool refill(Zone& zone) noexcept;
   Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
-  Reclaimed reclaim_extent(Extent* extent, Advice advice) noexcept;
+  Reclaimed reclaim_extent(Extent* extent, Goal goal, Advice advice) noexcept;
+  static void adapt_chunk(Zone& zone, std::size_t size, double seconds) noexcept;
   void finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<std::mutex>& lock);
-  Reclaimed reclaim_one(ExtentMap::Take what, std::size_t limit, Advice advice) noexcept;
+  void unreserve(std::uintptr_t begin, std::size_t size) noexcept;
+  Reclaimed reclaim_one(ExtentMap::Take what, std::size_t limit, Goal goal, Advice advice) noexcept;
+  bool overdue() noexcept;
+  void help_with_pending() noexcept;
   void forget_if_finished() noexcept;
+  void become_child() noexcept;
+  bool keep_from_child(const Extent& extent, bool kept) noexcept;
+
+  // A wait for what others have in hand.
+  static constexpr std::chrono::microseconds breath{200};
 
   const ArenaConfig config_;
   // Where the address range is limited, or was refused: regions to measure, unmapped when clean.
@@ -120,6 +166,7 @@ class Arena final : public Source, public Reclaimable {
   std::mutex mutex_;
   Zone small_, huge_;
   Counters counters_;
+  std::shared_ptr<Observer> observer_;
   std::uint64_t serial_ = 0;
   bool retired_ = false;
 };

@@ -5,9 +5,12 @@
 
 #include "arena.hpp"
 #include "block.hpp"
+#include "charge_python.hpp"
 #include "clock.hpp"
 #include "counters_python.hpp"
+#include "incidents_python.hpp"
 #include "pages_python.hpp"
+#include "trace_python.hpp"
 
 namespace bigmem {
 namespace {
@@ -64,9 +67,23 @@ PyObject* pool_running(PyPool* self, PyObject*) {
   return PyLong_FromLong(self->reclaimer->running());
 }
 
-PyMethodDef pool_methods[] = {{"running", reinterpret_cast<PyCFunction>(pool_running), METH_NOARGS,
-                               "running()\n--\n\nHow many workers run now."},
-                              {nullptr}};
+PyObject* pool_replaced(PyPool* self, PyObject*) {
+  return PyLong_FromLong(self->reclaimer->replaced());
+}
+
+PyObject* pool_lose_worker(PyPool* self, PyObject*) {
+  self->reclaimer->lose_worker();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef pool_methods[] = {
+    {"running", reinterpret_cast<PyCFunction>(pool_running), METH_NOARGS,
+     "running()\n--\n\nHow many workers run now."},
+    {"replaced", reinterpret_cast<PyCFunction>(pool_replaced), METH_NOARGS,
+     "replaced()\n--\n\nHow many workers ended unasked and were replaced."},
+    {"lose_worker", reinterpret_cast<PyCFunction>(pool_lose_worker), METH_NOARGS,
+     "lose_worker()\n--\n\nFor tests: let one worker end as if by accident."},
+    {nullptr}};
 PyType_Slot pool_slots[] = {
     {Py_tp_doc, const_cast<char*>("ReclaimPool(workers)\n--\n\nWorkers; None: the process's.")},
     {Py_tp_new, reinterpret_cast<void*>(pool_new)},
@@ -80,17 +97,55 @@ PyType_Spec pool_spec = {"bigmem._core.ReclaimPool", sizeof(PyPool), 0,
 
 PyObject* budget_new(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_ssize_t limit;
-  if (!PyArg_ParseTuple(args, "n:Budget", &limit)) return nullptr;
-  return wrap(type, &PyBudget::budget, std::make_shared<Budget>(limit));
+  double percent = 0;
+  if (!PyArg_ParseTuple(args, "n|d:Budget", &limit, &percent)) return nullptr;
+  return wrap(type, &PyBudget::budget,
+              std::make_shared<Budget>(static_cast<std::size_t>(limit), percent));
 }
+
+PyObject* budget_limit(PyBudget* self, PyObject*) {
+  return PyLong_FromSize_t(self->budget->limit());
+}
+
+PyObject* budget_refresh(PyBudget* self, PyObject*) {
+  self->budget->refresh();
+  return budget_limit(self, nullptr);
+}
+
+PyObject* budget_listen(PyBudget* self, PyObject*) {
+  self->budget->listen();
+  Py_RETURN_NONE;
+}
+
+PyObject* budget_hear(PyBudget* self, PyObject*) { return PyBool_FromLong(self->budget->hear()); }
 
 PyObject* budget_used(PyBudget* self, PyObject*) { return PyLong_FromSize_t(self->budget->used()); }
 
-PyMethodDef budget_methods[] = {{"used", reinterpret_cast<PyCFunction>(budget_used), METH_NOARGS,
-                                 "used()\n--\n\nBytes charged now."},
-                                {nullptr}};
+PyObject* budget_charge(PyBudget* self, PyObject* nbytes) {
+  const std::size_t size = PyLong_AsSize_t(nbytes);
+  if (size == static_cast<std::size_t>(-1) && PyErr_Occurred()) return nullptr;
+  return charge(self->budget, size);
+}
+
+PyMethodDef budget_methods[] = {
+    {"used", reinterpret_cast<PyCFunction>(budget_used), METH_NOARGS,
+     "used()\n--\n\nBytes charged now."},
+    {"limit", reinterpret_cast<PyCFunction>(budget_limit), METH_NOARGS,
+     "limit()\n--\n\nBytes at most."},
+    {"refresh", reinterpret_cast<PyCFunction>(budget_refresh), METH_NOARGS,
+     "refresh()\n--\n\nThe same, after reading a share of the memory again."},
+    {"listen", reinterpret_cast<PyCFunction>(budget_listen), METH_NOARGS,
+     "listen()\n--\n\nLet allocations return None once after each pressure event."},
+    {"hear", reinterpret_cast<PyCFunction>(budget_hear), METH_NOARGS,
+     "hear()\n--\n\nWhether there was a pressure event since the last call."},
+    {"charge", reinterpret_cast<PyCFunction>(budget_charge), METH_O,
+     "charge(nbytes)\n--\n\nA Charge, which credits the bytes again when it is called or dies; "
+     "None if there is no room."},
+    {nullptr}};
 PyType_Slot budget_slots[] = {
-    {Py_tp_doc, const_cast<char*>("Budget(limit)\n--\n\nA byte limit that arenas share.")},
+    {Py_tp_doc,
+     const_cast<char*>("Budget(limit, percent=0)\n--\n\n"
+                       "A byte limit that arenas share, or a percentage of the memory.")},
     {Py_tp_new, reinterpret_cast<void*>(budget_new)},
     {Py_tp_dealloc,
      reinterpret_cast<void*>(dealloc<PyBudget, std::shared_ptr<Budget>, &PyBudget::budget>)},
@@ -102,15 +157,16 @@ PyType_Spec budget_spec = {"bigmem._core.Budget", sizeof(PyBudget), 0,
 // --- Arena ---
 
 PyObject* arena_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"policy",  "advice", "decay", "max_warm", "huge", "per_block",
-                                "reserve", "pages",  "pool",  "budget",   nullptr};
+  static const char* names[] = {"policy", "advice", "decay",     "max_warm", "max_pending",
+                                "huge",   "wipe",   "per_block", "reserve",  "pages",
+                                "pool",   "budget", nullptr};
   ArenaConfig config;
-  int policy, advice, huge, per_block;
-  Py_ssize_t max_warm, reserve;
+  int policy, advice, huge, wipe, per_block;
+  Py_ssize_t max_warm, max_pending, reserve;
   PyObject *pages, *pool, *budget;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnipnOO!O:Arena", const_cast<char**>(names),
-                                   &policy, &advice, &config.decay, &max_warm, &huge, &per_block,
-                                   &reserve, &pages, pool_type, &pool, &budget))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnnippnOO!O:Arena", const_cast<char**>(names),
+                                   &policy, &advice, &config.decay, &max_warm, &max_pending, &huge,
+                                   &wipe, &per_block, &reserve, &pages, pool_type, &pool, &budget))
     return nullptr;
   if (!pages_from_python(pages, &config.pages)) return nullptr;
   if (!Py_IsNone(budget)) {
@@ -121,6 +177,8 @@ PyObject* arena_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   config.policy = static_cast<ArenaConfig::Policy>(policy);
   config.advice = static_cast<Advice>(advice);
   config.max_warm = static_cast<std::size_t>(max_warm);
+  config.max_pending = static_cast<std::size_t>(max_pending);
+  config.wipe = wipe;
   config.huge = static_cast<ArenaConfig::Huge>(huge);
   config.mapping_per_block = per_block;
   config.reserve = static_cast<std::size_t>(reserve);
@@ -137,25 +195,32 @@ void arena_dealloc(PyArena* self) {
 
 PyObject* arena_allocate(PyArena* self, PyObject* args) {
   Py_ssize_t nbytes, alignment;
-  int zeroed;
+  int zeroed, prefault;
   PyObject* allocator;
-  if (!PyArg_ParseTuple(args, "nnpO:allocate", &nbytes, &alignment, &zeroed, &allocator))
+  if (!PyArg_ParseTuple(args, "nnppO:allocate", &nbytes, &alignment, &zeroed, &prefault,
+                        &allocator))
     return nullptr;
   if (!poll_fences(false)) return nullptr;
+  report_incidents();
   const double start = seconds_now();
   Arena& arena = *self->arena;
+  if (!arena.attend(start)) Py_RETURN_NONE;
   Lease lease;
-  bool dirty;
+  Arena::Contents contents;
   auto result = Arena::Result::good;
-  if (!arena.allocate_quickly(nbytes, alignment, lease, dirty)) {
+  if (!arena.allocate_quickly(nbytes, alignment, lease, contents)) {
     WithoutGil nogil;
-    result = arena.allocate(nbytes, alignment, lease, dirty);
+    result = arena.allocate(nbytes, alignment, lease, contents);
   }
   if (result == Arena::Result::over_budget) Py_RETURN_NONE;
   if (result == Arena::Result::out_of_memory)
     return PyErr_Format(out_of_memory, "the system refused %zd bytes", nbytes);
   lease.source = self->arena;
-  if (zeroed && dirty) {
+  if (prefault && contents.fresh) {
+    WithoutGil nogil;
+    arena.populate(lease);
+  }
+  if (zeroed && contents.dirty) {
     if (lease.nbytes <= clear_with_gil) {
       std::memset(lease.address, 0, lease.nbytes);
     } else {
@@ -180,6 +245,7 @@ PyObject* arena_drain(PyArena* self, PyObject* args) {
     WithoutGil nogil;
     done = self->arena->drain(ticket, seconds);
   }
+  report_incidents();
   return PyBool_FromLong(done);
 }
 
@@ -191,16 +257,18 @@ PyObject* arena_reclaim(PyArena* self, PyObject* nbytes) {
     WithoutGil nogil;
     done = self->arena->reclaim(wanted);
   }
+  report_incidents();
   return PyLong_FromSize_t(done);
 }
 
-PyObject* arena_rounded(PyArena* self, PyObject* nbytes) {
+PyObject* arena_needed(PyArena* self, PyObject* nbytes) {
   const Py_ssize_t size = PyLong_AsSsize_t(nbytes);
   if (size == -1 && PyErr_Occurred()) return nullptr;
-  return PyLong_FromSize_t(self->arena->rounded(static_cast<std::size_t>(size)));
+  return PyLong_FromSize_t(self->arena->needed(static_cast<std::size_t>(size)));
 }
 
 PyObject* arena_counters(PyArena* self, PyObject*) {
+  report_incidents();
   return counters_to_dict(self->arena->counters());
 }
 
@@ -215,6 +283,13 @@ PyObject* arena_count_wait(PyArena* self, PyObject* seconds) {
   Py_RETURN_NONE;
 }
 
+PyObject* arena_observe(PyArena* self, PyObject* log) {
+  std::shared_ptr<Observer> observer;
+  if (!observer_from_python(log, &observer)) return nullptr;
+  self->arena->observe(std::move(observer));
+  Py_RETURN_NONE;
+}
+
 PyObject* arena_retire(PyArena* self, PyObject*) {
   self->arena->retire();
   Py_RETURN_NONE;
@@ -222,7 +297,8 @@ PyObject* arena_retire(PyArena* self, PyObject*) {
 
 PyMethodDef arena_methods[] = {
     {"allocate", reinterpret_cast<PyCFunction>(arena_allocate), METH_VARARGS,
-     "allocate(nbytes, alignment, zeroed, allocator)\n--\n\nA block, or None if over budget."},
+     "allocate(nbytes, alignment, zeroed, prefault, allocator)\n--\n\nA block, or None if the "
+     "budget must be asked first."},
     {"ticket", reinterpret_cast<PyCFunction>(arena_ticket), METH_NOARGS,
      "ticket()\n--\n\nThe latest release so far, for drain()."},
     {"drain", reinterpret_cast<PyCFunction>(arena_drain), METH_VARARGS,
@@ -230,14 +306,16 @@ PyMethodDef arena_methods[] = {
      "it is left after that time."},
     {"reclaim", reinterpret_cast<PyCFunction>(arena_reclaim), METH_O,
      "reclaim(nbytes)\n--\n\nGive back at least so many idle bytes; return how many."},
-    {"rounded", reinterpret_cast<PyCFunction>(arena_rounded), METH_O,
-     "rounded(nbytes)\n--\n\nWhat a block of that size counts as, in bytes."},
+    {"needed", reinterpret_cast<PyCFunction>(arena_needed), METH_O,
+     "needed(nbytes)\n--\n\nBytes that a budget must have left for a block of that size."},
     {"counters", reinterpret_cast<PyCFunction>(arena_counters), METH_NOARGS,
      "counters()\n--\n\nWhat AllocatorStats is made from."},
     {"fenced", reinterpret_cast<PyCFunction>(arena_fenced), METH_NOARGS,
      "fenced()\n--\n\nBytes that wait for a fence."},
     {"count_wait", reinterpret_cast<PyCFunction>(arena_count_wait), METH_O,
      "count_wait(seconds)\n--\n\nCount time that a caller spent waiting or reclaiming."},
+    {"observe", reinterpret_cast<PyCFunction>(arena_observe), METH_O,
+     "observe(log)\n--\n\nWrite reclaims and waits to this TraceLog from now on; None stops it."},
     {"retire", reinterpret_cast<PyCFunction>(arena_retire), METH_NOARGS,
      "retire()\n--\n\nGive everything back as it is released."},
     {nullptr}};

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "clock.hpp"
 #include "structmember.h"
 
 namespace bigmem {
@@ -15,6 +16,7 @@ namespace {
 struct Holding {
   Lease lease;
   Py_buffer view{};
+  PyObject* on_release = nullptr;  // only with a view
 };
 
 struct Block {
@@ -23,12 +25,49 @@ struct Block {
   Py_ssize_t exports;
   PyObject* allocator;
   PyObject* fences;  // a list, or null while there is none
+  PyObject* origin;  // or null
   PyObject* weakrefs;
+  double born;
+  Py_ssize_t backing;    // what stands on its memory: blocks, and ranges in quarantine
+  Block *newer, *older;  // among the living
   bool released;
   Holding holding;
 };
 
 PyTypeObject* block_type = nullptr;
+
+}  // namespace
+
+bool is_block(PyObject* object) { return Py_IS_TYPE(object, block_type); }
+
+namespace {
+
+// The living blocks, linked through themselves. Guarded by the GIL, which a fork holds as well.
+Block* newest = nullptr;
+Py_ssize_t living = 0;
+
+void come_alive(Block* self) {
+  self->born = seconds_now();
+  self->released = false;
+  self->older = newest;
+  if (newest) newest->newer = self;
+  newest = self;
+  ++living;
+}
+
+void cease_to_live(Block* self) {
+  self->released = true;
+  (self->newer ? self->newer->older : newest) = self->older;
+  if (self->older) self->older->newer = self->newer;
+  self->newer = self->older = nullptr;
+  --living;
+}
+
+// The block whose memory a buffer is, seen through any memoryviews; or null.
+Block* base_block(PyObject* exporter) {
+  while (exporter && PyMemoryView_Check(exporter)) exporter = PyMemoryView_GET_BASE(exporter);
+  return exporter && is_block(exporter) ? reinterpret_cast<Block*>(exporter) : nullptr;
+}
 
 // Blocks released before their fences were done. Guarded by the GIL; leaked, since a block may
 // die after every static destructor has run.
@@ -93,6 +132,19 @@ void settle(Lease& lease, bool owes) {
   lease.source->settle(lease.token);
 }
 
+void let_view_go(Holding& holding) {
+  SavedError saved;
+  if (holding.on_release) {
+    PyObject* answer = PyObject_CallNoArgs(holding.on_release);
+    if (!answer) PyErr_WriteUnraisable(holding.on_release);
+    Py_XDECREF(answer);
+  }
+  if (Block* base = base_block(holding.view.obj)) --base->backing;
+  PyBuffer_Release(&holding.view);
+  // Last: its death tells it that the memory below is gone too.
+  Py_CLEAR(holding.on_release);
+}
+
 void park(Parked&& item) {
   try {
     parked().push_back(std::move(item));
@@ -102,10 +154,9 @@ void park(Parked&& item) {
 }
 
 void let_go(Block* self) {
-  self->released = true;
   PyObject* fences = std::exchange(self->fences, nullptr);
   Holding holding = std::move(self->holding);
-  self->holding.view.obj = nullptr;
+  self->holding.view.obj = self->holding.on_release = nullptr;
   if (fences) {
     SavedError saved;
     if (all_done_quietly(fences) > 0) Py_CLEAR(fences);
@@ -114,7 +165,7 @@ void let_go(Block* self) {
     const bool owes = holding.lease.source->release(holding.lease.token, fences != nullptr);
     if (!fences) return settle(holding.lease, owes);
   } else if (!fences) {
-    return PyBuffer_Release(&holding.view);
+    return let_view_go(holding);
   }
   park({std::move(holding), fences, Py_NewRef(self->allocator)});
 }
@@ -126,49 +177,57 @@ Block* create(PyObject* allocator) {
   self->address = nullptr;
   self->nbytes = self->exports = 0;
   self->allocator = Py_NewRef(allocator);
-  self->fences = self->weakrefs = nullptr;
+  self->fences = self->origin = self->weakrefs = nullptr;
+  self->newer = self->older = nullptr;
+  self->born = 0;
+  self->backing = 0;
   self->released = true;  // until it owns something
   return self;
 }
 
 PyObject* block_new(PyTypeObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"buffer", "allocator", nullptr};
-  PyObject *buffer, *allocator;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$O:Block", const_cast<char**>(names), &buffer,
-                                   &allocator))
+  static const char* names[] = {"buffer", "allocator", "on_release", "origin", nullptr};
+  PyObject *buffer, *allocator = nullptr;
+  Origin origin{Py_None, Py_None};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO:Block", const_cast<char**>(names), &buffer,
+                                   &allocator, &origin.on_release, &origin.origin))
     return nullptr;
-  Block* self = create(allocator);
-  if (!self) return nullptr;
-  if (PyObject_GetBuffer(buffer, &self->holding.view, PyBUF_WRITABLE) < 0) {
-    self->holding.view.obj = nullptr;
-    Py_DECREF(self);
+  if (!allocator) {
+    PyErr_SetString(PyExc_TypeError, "Block() needs an allocator");
     return nullptr;
   }
-  self->address = self->holding.view.buf;
-  self->nbytes = self->holding.view.len;
-  self->released = false;
-  PyObject_GC_Track(self);
-  return reinterpret_cast<PyObject*>(self);
+  if (Py_IsNone(origin.on_release)) origin.on_release = nullptr;
+  if (origin.on_release && !PyCallable_Check(origin.on_release))
+    return PyErr_Format(PyExc_TypeError, "on_release must be callable or None, not %.100s",
+                        Py_TYPE(origin.on_release)->tp_name);
+  return new_block_over(buffer, 0, -1, allocator, origin);
 }
 
 void block_dealloc(Block* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
+  const bool alive = !self->released;
+  if (alive) cease_to_live(self);  // before any Python code, which must not be handed the dying
   if (self->weakrefs) PyObject_ClearWeakRefs(reinterpret_cast<PyObject*>(self));
-  if (!self->released) let_go(self);
+  if (alive) let_go(self);
   self->holding.~Holding();
   Py_XDECREF(self->fences);
+  Py_XDECREF(self->origin);
   Py_XDECREF(self->allocator);
   PyObject_GC_Del(self);
   Py_DECREF(type);
 }
 
-// As a tuple does, a block takes part in finding cycles but leaves breaking them to the others.
+// As a tuple does, a block takes part in finding cycles but leaves breaking them to the others. It
+// hides what it needs whole in its own death: clearing a memoryview would free the memory that a
+// fence or a quarantine still holds, clearing the list of fences would forget them, and a function
+// that has been cleared cannot be called. Cycles through those are not found.
 int block_traverse(Block* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(self->allocator);
-  Py_VISIT(self->fences);
-  if (!self->released) Py_VISIT(self->holding.view.obj);
+  Py_VISIT(self->origin);
+  PyObject* exporter = self->holding.view.obj;
+  if (exporter && is_block(exporter)) Py_VISIT(exporter);
   return 0;
 }
 
@@ -191,7 +250,10 @@ PyObject* block_release(Block* self, PyObject*) {
   if (self->exports > 0)
     return PyErr_Format(invalid_release, "block of %zd bytes is still viewed by %zd buffer%s",
                         self->nbytes, self->exports, self->exports == 1 ? "" : "s");
-  if (!self->released) let_go(self);
+  if (!self->released) {
+    cease_to_live(self);
+    let_go(self);
+  }
   Py_RETURN_NONE;
 }
 
@@ -237,15 +299,20 @@ PyMemberDef members[] = {
     {"nbytes", T_PYSSIZET, offsetof(Block, nbytes), READONLY, "Size as asked for, in bytes."},
     {"exports", T_PYSSIZET, offsetof(Block, exports), READONLY, "Buffers that view the block."},
     {"allocator", T_OBJECT, offsetof(Block, allocator), READONLY, "Where it came from."},
+    {"origin", T_OBJECT, offsetof(Block, origin), READONLY, "Where it was made, if known."},
+    {"born", T_DOUBLE, offsetof(Block, born), READONLY, "When, in seconds of time.monotonic()."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Block, weakrefs), READONLY, nullptr},
     {nullptr}};
 
 PyType_Slot slots[] = {
     {Py_tp_doc, const_cast<char*>(
-                    "Block(buffer, *, allocator)\n--\n\nA contiguous range of memory that exports "
+                    "Block(buffer, *, allocator, on_release=None, origin=None)\n--\n\nA contiguous "
+                    "range of memory that exports "
                     "a writable buffer and dies by its last reference.\n\nAllocators make blocks; "
                     "one written in Python wraps any writable buffer,\nwhose export is kept until "
-                    "the block is released.")},
+                    "the block is released. on_release is called without arguments when the buffer "
+                    "is\nlet go: after any fences, before the export ends. origin says where the "
+                    "block was made.")},
     {Py_tp_new, reinterpret_cast<void*>(block_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(block_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(block_traverse)},
@@ -278,9 +345,59 @@ PyObject* new_block(Lease lease, PyObject* allocator) {
   self->address = lease.address;
   self->nbytes = static_cast<Py_ssize_t>(lease.nbytes);
   self->holding.lease = std::move(lease);
-  self->released = false;
+  come_alive(self);
   PyObject_GC_Track(self);
   return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* new_block_over(PyObject* buffer, Py_ssize_t offset, Py_ssize_t nbytes,
+                         PyObject* allocator, Origin origin) {
+  Block* self = create(allocator);
+  if (!self) return nullptr;
+  Py_buffer& view = self->holding.view;
+  if (PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) < 0) {
+    view.obj = nullptr;
+    Py_DECREF(self);
+    return nullptr;
+  }
+  self->address = static_cast<char*>(view.buf) + offset;
+  self->nbytes = nbytes < 0 ? view.len : nbytes;
+  self->holding.on_release = Py_XNewRef(origin.on_release);
+  self->origin = Py_XNewRef(origin.origin);
+  if (Block* base = base_block(view.obj)) ++base->backing;
+  come_alive(self);
+  PyObject_GC_Track(self);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+Range range_of(PyObject* block) {
+  const auto* self = reinterpret_cast<Block*>(block);
+  return {reinterpret_cast<std::uintptr_t>(self->address), static_cast<std::size_t>(self->nbytes)};
+}
+
+void begin_backing(PyObject* block) { ++reinterpret_cast<Block*>(block)->backing; }
+
+void end_backing(PyObject* block) { --reinterpret_cast<Block*>(block)->backing; }
+
+PyObject* live_blocks() {
+  // Making the list may collect garbage, and so end blocks: it is made before anything is counted
+  // on, and made again if it came out too short.
+  for (;;) {
+    const Py_ssize_t room = living;
+    PyObject* list = PyList_New(room);
+    if (!list) return nullptr;
+    if (living > room) {
+      Py_DECREF(list);
+      continue;
+    }
+    Py_ssize_t count = 0;
+    for (Block* block = newest; block; block = block->older)
+      if (!block->backing)
+        PyList_SET_ITEM(list, count++, Py_NewRef(reinterpret_cast<PyObject*>(block)));
+    if (PyList_SetSlice(list, count, room, nullptr) == 0) return list;
+    Py_DECREF(list);
+    return nullptr;
+  }
 }
 
 bool poll_fences(bool raise) {
@@ -316,7 +433,7 @@ bool poll_fences(bool raise) {
     if (item.holding.lease)
       settle(item.holding.lease, item.owes);
     else
-      PyBuffer_Release(&item.holding.view);
+      let_view_go(item.holding);
     Py_DECREF(item.allocator);
   }
   return good;

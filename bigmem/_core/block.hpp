@@ -10,6 +10,34 @@ bool add_block_type(PyObject* module);
 // A Block that owns the lease; on failure the lease has been released.
 PyObject* new_block(Lease lease, PyObject* allocator);
 
+// What a block over a Python object's buffer may be told besides; null for nothing.
+struct Origin {
+  // Called when the buffer is let go, after the fences and before the export ends, which ends
+  // before the object does.
+  PyObject* on_release = nullptr;
+  PyObject* origin = nullptr;  // where the block was made
+};
+
+// A Block over part of a writable buffer, all of it if nbytes is negative.
+PyObject* new_block_over(PyObject* buffer, Py_ssize_t offset, Py_ssize_t nbytes,
+                         PyObject* allocator, Origin origin);
+
+struct Range {
+  std::uintptr_t begin;
+  std::size_t nbytes;
+};
+
+bool is_block(PyObject* object);
+Range range_of(PyObject* block);
+
+// Whether the memory of a block backs something else now: live_blocks() leaves it out while it
+// does. Counted.
+void begin_backing(PyObject* block);
+void end_backing(PyObject* block);
+
+// A new list of the living blocks that back nothing else.
+PyObject* live_blocks();
+
 // Asks every parked fence once and lets go of the ranges whose fences are done. Needs the GIL.
 // False with an error set when a fence raised and `raise` is true; otherwise such a fence is
 // reported as unraisable and its range stays parked, since nobody knows that it may be reused.

@@ -18,7 +18,9 @@ struct Extent {
   std::uintptr_t begin = 0;
   std::size_t size = 0;
   State state = State::clean;
+  bool kept = false;         // kept from the child of the fork under way
   bool zero = false;         // every byte is known to be zero
+  bool shared = false;       // a child of fork may still have these pages too
   std::uint64_t serial = 0;  // order of releases, for flush; of merged extents the lowest
   double since = 0;          // when it was released; of merged extents the latest
   double oldest = 0;         // of merged extents the earliest

@@ -5,6 +5,20 @@
 #include <utility>
 
 namespace bigmem {
+namespace {
+
+std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+
+void link(Extent* before, Extent* extent, Extent* after) {
+  extent->before = before;
+  extent->after = after;
+  if (before) before->after = extent;
+  if (after) after->before = extent;
+}
+
+}  // namespace
 
 struct ExtentMap::Slab {
   static constexpr std::size_t count = 64;
@@ -12,7 +26,8 @@ struct ExtentMap::Slab {
   Extent extents[count];
 };
 
-ExtentMap::ExtentMap(std::size_t unit, double decay) : unit_(unit), decay_(decay) {}
+ExtentMap::ExtentMap(std::size_t unit, double decay, std::size_t page)
+    : unit_(unit), page_(page), decay_(decay) {}
 
 ExtentMap::~ExtentMap() {
   while (slabs_) delete std::exchange(slabs_, slabs_->next);
@@ -47,10 +62,16 @@ void ExtentMap::free_extent(Extent* extent) {
   ++spare_count_;
 }
 
-SizeTree* ExtentMap::tree_of(State state) {
-  switch (state) {
+// The end of such an extent may have to be cut off its whole units.
+bool ExtentMap::may_need_node(const Extent* extent) const {
+  return (extent->state == State::live || extent->list == &fenced_) && extent->size > unit_ &&
+         extent->size % unit_;
+}
+
+SizeTree* ExtentMap::tree_of(const Extent* extent) {
+  switch (extent->state) {
     case State::warm:
-      return &warm_tree_;
+      return is_fragment(extent) ? &fragment_tree_ : &warm_tree_;
     case State::lazy:
       return &lazy_tree_;
     case State::clean:
@@ -62,18 +83,20 @@ SizeTree* ExtentMap::tree_of(State state) {
 
 void ExtentMap::enter(Extent* extent) {
   bytes_[index_of(extent->state)] += extent->size;
-  if (SizeTree* tree = tree_of(extent->state)) tree->insert(extent);
+  if (SizeTree* tree = tree_of(extent)) tree->insert(extent);
   if (extent->list == &aged_) {
     aged_bytes_ += extent->size;
     aged_moment_ += static_cast<double>(extent->size) * extent->since;
   } else if (extent->list == &fenced_) {
     fenced_bytes_ += extent->size;
   }
+  if (is_fragment(extent)) fragment_bytes_ += extent->size;
+  if (may_need_node(extent)) ++reserved_;
 }
 
 void ExtentMap::leave(Extent* extent) {
   bytes_[index_of(extent->state)] -= extent->size;
-  if (SizeTree* tree = tree_of(extent->state)) tree->erase(extent);
+  if (SizeTree* tree = tree_of(extent)) tree->erase(extent);
   if (extent->list == &aged_) {
     aged_bytes_ -= extent->size;
     aged_moment_ -= static_cast<double>(extent->size) * extent->since;
@@ -81,16 +104,35 @@ void ExtentMap::leave(Extent* extent) {
   } else if (extent->list == &fenced_) {
     fenced_bytes_ -= extent->size;
   }
+  if (is_fragment(extent)) fragment_bytes_ -= extent->size;
+  if (may_need_node(extent)) --reserved_;
   if (extent->list) extent->list->erase(extent);
 }
 
-void ExtentMap::move_to(Extent* extent, State state) {
-  leave(extent);
+void ExtentMap::enter_as(Extent* extent, State state) {
   extent->state = state;
   if (state == State::pending) pending_.append(extent);
   if (state == State::reclaiming) reclaiming_.append(extent);
   if (state == State::warm) young_.append(extent);
   if (state == State::lazy) lazy_.append(extent);
+  enter(extent);
+}
+
+// A fragment waits for reuse alone: it is in no list, and has no age.
+void ExtentMap::enter_as_fragment(Extent* extent) {
+  extent->state = State::warm;
+  extent->serial = 0;
+  extent->since = extent->oldest = 0;
+  enter(extent);
+}
+
+// Of the pending ones, which stay in the order of serials, as settled() expects.
+void ExtentMap::move_to_front(Extent* extent) {
+  leave(extent);
+  extent->state = State::pending;
+  if (const Extent* oldest = pending_.oldest())
+    extent->serial = std::min(extent->serial, oldest->serial);
+  pending_.prepend(extent);
   enter(extent);
 }
 
@@ -110,14 +152,16 @@ void ExtentMap::remove(Extent* extent) {
   free_extent(extent);
 }
 
-Extent* ExtentMap::fit(const SizeTree& tree, std::size_t size, std::size_t alignment) const {
+// `granularity` is what every extent of the tree is a multiple of.
+Extent* ExtentMap::fit(const SizeTree& tree, std::size_t size, std::size_t alignment,
+                       std::size_t granularity) const {
   const auto holds = [&](const Extent* extent) {
-    const std::uintptr_t begin = (extent->begin + alignment - 1) & ~(alignment - 1);
+    const std::uintptr_t begin = align_up(extent->begin, alignment);
     return begin <= extent->end() && extent->end() - begin >= size;
   };
   Extent* extent = tree.at_least(size);
   for (int tries = 1; extent && !holds(extent); ++tries) {
-    if (tries == alignment_tries) return tree.at_least(size + alignment - unit_);
+    if (tries == alignment_tries) return tree.at_least(size + alignment - granularity);
     extent = tree.at_least(extent->size, extent->begin + 1);
   }
   return extent;
@@ -129,14 +173,16 @@ Extent* ExtentMap::copy_range(const Extent* from, std::uintptr_t begin, std::siz
   extent->size = size;
   extent->state = from->state;
   extent->zero = from->zero;
+  extent->shared = from->shared;
   extent->serial = from->serial;
   extent->since = from->since;
   extent->oldest = from->oldest;
   return extent;
 }
 
-// Cuts the extent down to the range; what is left over on either side keeps state, age and place.
-Extent* ExtentMap::carve(Extent* extent, std::uintptr_t begin, std::size_t size) {
+// Takes the extent out of the indices and cuts it down to the range; what is left over on either
+// side keeps state, age and place.
+void ExtentMap::carve(Extent* extent, std::uintptr_t begin, std::size_t size) {
   Extent* prefix =
       begin > extent->begin ? copy_range(extent, extent->begin, begin - extent->begin) : nullptr;
   Extent* suffix = begin + size < extent->end()
@@ -148,42 +194,75 @@ Extent* ExtentMap::carve(Extent* extent, std::uintptr_t begin, std::size_t size)
   }
   leave(extent);
   if (prefix) {
-    prefix->before = extent->before;
-    prefix->after = extent;
-    if (extent->before) extent->before->after = prefix;
-    extent->before = prefix;
+    link(extent->before, prefix, extent);
     enter(prefix);
   }
   if (suffix) {
-    suffix->after = extent->after;
-    suffix->before = extent;
-    if (extent->after) extent->after->before = suffix;
-    extent->after = suffix;
+    link(extent, suffix, extent->after);
     enter(suffix);
   }
   extent->begin = begin;
   extent->size = size;
-  enter(extent);
-  return extent;
+}
+
+// Cuts off the end of an extent that is in no index; nor is the end.
+Extent* ExtentMap::cut(Extent* extent, std::uintptr_t at) {
+  Extent* end = copy_range(extent, at, extent->end() - at);
+  link(extent, end, extent->after);
+  extent->size -= end->size;
+  return end;
 }
 
 ExtentMap::Allocation ExtentMap::allocate(std::size_t size, std::size_t alignment, bool clean) {
-  Extent* extent = fit(warm_tree_, size, alignment);
-  if (!extent) extent = fit(lazy_tree_, size, alignment);
-  if (!extent && clean) extent = fit(clean_tree_, size, alignment);
+  Extent* extent = nullptr;
+  std::size_t taken = size;
+  if (size < unit_) {
+    extent = fit(fragment_tree_, size, alignment, page_);
+  } else {
+    taken = align_up(size, unit_);
+    extent = fit(warm_tree_, taken, alignment, unit_);
+    if (!extent) extent = fit(lazy_tree_, taken, alignment, unit_);
+    if (!extent && clean) extent = fit(clean_tree_, taken, alignment, unit_);
+  }
   if (!extent) return {nullptr, State::clean, false};
-  carve(extent, (extent->begin + alignment - 1) & ~(alignment - 1), size);
+  carve(extent, align_up(extent->begin, alignment), taken);
   const Allocation allocation{extent, extent->state, extent->zero};
-  move_to(extent, State::live);
+  if (taken > size) enter_as_fragment(cut(extent, extent->begin + size));
   extent->zero = false;
+  enter_as(extent, State::live);
   return allocation;
 }
 
-void ExtentMap::release(Extent* extent, State to, double now, std::uint64_t serial) {
+// Of an extent in no index, whose life ends, leaves the units that nothing else uses; its part of
+// another unit becomes a fragment. Null if that was all.
+Extent* ExtentMap::reduce(Extent* extent) {
+  const std::size_t rest = extent->size % unit_;
+  if (!rest) return extent;
+  if (extent->size > unit_) {
+    if (Extent* last = reduce(cut(extent, extent->end() - rest))) absorb(extent, last);
+    return extent;
+  }
+  // Inside one unit, the borders of which separate fragments too.
+  for (const bool low : {true, false}) {
+    Extent* neighbour = low ? extent->before : extent->after;
+    const bool at_border = (low ? extent->begin : extent->end()) % unit_ == 0;
+    if (at_border || !is_fragment(neighbour)) continue;
+    leave(neighbour);
+    absorb(extent, neighbour);
+  }
+  if (extent->size == unit_) return extent;
+  enter_as_fragment(extent);
+  return nullptr;
+}
+
+Extent* ExtentMap::release(Extent* extent, State to, double now, std::uint64_t serial) {
+  leave(extent);
+  if (!reduce(extent)) return nullptr;
+  if (to == State::warm && extent->shared) to = State::pending;
   extent->since = extent->oldest = now;
   extent->serial = serial;
-  move_to(extent, to);
-  if (to == State::warm) merge_around(extent);
+  enter_as(extent, to);
+  return to == State::warm ? merge_around(extent) : extent;
 }
 
 void ExtentMap::park(Extent* extent, double now, std::uint64_t serial) {
@@ -195,21 +274,16 @@ void ExtentMap::park(Extent* extent, double now, std::uint64_t serial) {
   enter(extent);
 }
 
-void ExtentMap::unfence(Extent* extent, State to, double now) {
-  if (to != State::pending) return release(extent, to, now, extent->serial);
-  extent->since = extent->oldest = now;
-  // To the front, so that the list stays in the order of serials, as settled() expects.
-  leave(extent);
-  extent->state = State::pending;
-  if (const Extent* oldest = pending_.oldest())
-    extent->serial = std::min(extent->serial, oldest->serial);
-  pending_.prepend(extent);
-  enter(extent);
+Extent* ExtentMap::unfence(Extent* extent, State to, double now) {
+  extent = release(extent, to, now, extent->serial);
+  if (extent && extent->state == State::pending) move_to_front(extent);
+  return extent;
 }
 
 bool ExtentMap::mergeable(const Extent* one, const Extent* other) const {
   if (!other || one->state != other->state) return false;
-  if (one->state == State::clean || one->state == State::lazy) return true;
+  if (one->state == State::clean) return true;
+  if (one->state == State::lazy) return one->shared == other->shared;
   // A warm extent outside the lists was refused by the system: it waits for reuse alone. And
   // ages may not drift far apart within one extent, or a small busy neighbour would keep a large
   // idle extent from going back.
@@ -217,16 +291,15 @@ bool ExtentMap::mergeable(const Extent* one, const Extent* other) const {
          std::max(one->since, other->since) - std::min(one->oldest, other->oldest) <= decay_ / 4;
 }
 
-// The neighbour becomes a part of the extent, which is in no index at this moment.
+// The neighbour becomes a part of the extent; both are in no index at this moment. They agree on
+// whether they are shared: within a unit everything does, because what is in use in part is marked
+// with its fragments.
 void ExtentMap::absorb(Extent* extent, Extent* neighbour) {
-  leave(neighbour);
   if (neighbour == extent->before) {
     extent->begin = neighbour->begin;
-    extent->before = neighbour->before;
-    if (extent->before) extent->before->after = extent;
+    link(neighbour->before, extent, extent->after);
   } else {
-    extent->after = neighbour->after;
-    if (extent->after) extent->after->before = extent;
+    link(extent->before, extent, neighbour->after);
   }
   extent->size += neighbour->size;
   extent->zero = extent->zero && neighbour->zero;
@@ -242,6 +315,7 @@ Extent* ExtentMap::merge_around(Extent* extent) {
     if (!mergeable(extent, neighbour)) continue;
     AgeList* list = extent->list;
     leave(extent);
+    leave(neighbour);
     absorb(extent, neighbour);
     if (list) list->append(extent);
     enter(extent);
@@ -292,26 +366,37 @@ Extent* ExtentMap::take(Take what, double now, std::size_t limit) {
   }
   if (!extent && what == Take::any) extent = lazy_.oldest();
   if (!extent) return nullptr;
-  if (extent->size > limit) carve(extent, extent->begin, limit);
-  move_to(extent, State::reclaiming);
+  carve(extent, extent->begin, std::min(extent->size, limit));
+  enter_as(extent, State::reclaiming);
   return extent;
 }
 
 Extent* ExtentMap::finish(Extent* extent, Outcome outcome) {
+  leave(extent);
   if (outcome == Outcome::refused) {
-    leave(extent);
     extent->state = State::warm;
     extent->zero = false;
     enter(extent);
     return extent;
   }
-  extent->zero = outcome == Outcome::clean_zero;
-  move_to(extent, outcome == Outcome::lazy ? State::lazy : State::clean);
+  extent->zero = outcome == Outcome::clean_zero || outcome == Outcome::wiped;
+  // Wiping has made copies of its own of what was shared.
+  if (outcome != Outcome::lazy) extent->shared = false;
+  enter_as(extent, outcome == Outcome::lazy    ? State::lazy
+                   : outcome == Outcome::wiped ? State::warm
+                                               : State::clean);
   return merge_around(extent);
 }
 
 void ExtentMap::requeue() {
-  while (Extent* extent = reclaiming_.oldest()) unfence(extent, State::pending, extent->since);
+  while (Extent* extent = reclaiming_.oldest()) move_to_front(extent);
+}
+
+void ExtentMap::mark_shared() {
+  for_each([&](Extent& extent) {
+    const bool listless = extent.state == State::warm && !extent.list;
+    if (extent.state == State::live || extent.list == &fenced_ || listless) extent.shared = true;
+  });
 }
 
 bool ExtentMap::settled(std::uint64_t serial) const {
@@ -323,16 +408,16 @@ bool ExtentMap::settled(std::uint64_t serial) const {
   return true;
 }
 
-void ExtentMap::for_each(const std::function<void(const Extent&)>& visit) const {
-  for (const Slab* slab = slabs_; slab; slab = slab->next)
-    for (const Extent& extent : slab->extents)
+void ExtentMap::for_each(const std::function<void(Extent&)>& visit) {
+  for (Slab* slab = slabs_; slab; slab = slab->next)
+    for (Extent& extent : slab->extents)
       if (extent.size) visit(extent);
 }
 
-Extent* ExtentMap::find(std::uintptr_t begin) const {
+Extent* ExtentMap::find(std::uintptr_t begin) {
   Extent* found = nullptr;
-  for_each([&](const Extent& extent) {
-    if (extent.begin == begin) found = const_cast<Extent*>(&extent);
+  for_each([&](Extent& extent) {
+    if (extent.begin == begin) found = &extent;
   });
   return found;
 }

@@ -50,12 +50,17 @@ Extent* find(PyExtentMap* self, unsigned long long begin) {
   return extent;
 }
 
+PyObject* range(const Extent* extent) {
+  if (!extent) Py_RETURN_NONE;
+  return Py_BuildValue("Kn", static_cast<unsigned long long>(extent->begin), extent->size);
+}
+
 PyObject* map_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  Py_ssize_t unit;
+  Py_ssize_t unit, page = 4096;
   double decay;
-  if (!PyArg_ParseTuple(args, "nd:ExtentMap", &unit, &decay)) return nullptr;
+  if (!PyArg_ParseTuple(args, "nd|n:ExtentMap", &unit, &decay, &page)) return nullptr;
   auto* self = reinterpret_cast<PyExtentMap*>(type->tp_alloc(type, 0));
-  if (self) self->map = new ExtentMap(unit, decay);
+  if (self) self->map = new ExtentMap(unit, decay, page);
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -106,8 +111,7 @@ PyObject* map_release(PyExtentMap* self, PyObject* args) {
     return nullptr;
   Extent* extent = find(self, begin);
   if (!extent) return nullptr;
-  self->map->release(extent, to, now, serial);
-  Py_RETURN_NONE;
+  return range(self->map->release(extent, to, now, serial));
 }
 
 PyObject* map_park(PyExtentMap* self, PyObject* args) {
@@ -129,8 +133,7 @@ PyObject* map_unfence(PyExtentMap* self, PyObject* args) {
     return nullptr;
   Extent* extent = find(self, begin);
   if (!extent) return nullptr;
-  self->map->unfence(extent, to, now);
-  Py_RETURN_NONE;
+  return range(self->map->unfence(extent, to, now));
 }
 
 PyObject* map_take(PyExtentMap* self, PyObject* args) {
@@ -142,27 +145,29 @@ PyObject* map_take(PyExtentMap* self, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sdn:take", &name, &now, &limit) ||
       !parse_name(name, kinds, 4, &kind) || !ready(self))
     return nullptr;
-  const Extent* extent = self->map->take(static_cast<ExtentMap::Take>(kind), now, limit);
-  if (!extent) Py_RETURN_NONE;
-  return Py_BuildValue("Kn", static_cast<unsigned long long>(extent->begin), extent->size);
+  return range(self->map->take(static_cast<ExtentMap::Take>(kind), now, limit));
 }
 
 PyObject* map_finish(PyExtentMap* self, PyObject* args) {
-  static const char* const outcomes[] = {"clean_zero", "clean", "lazy", "refused"};
+  static const char* const outcomes[] = {"clean_zero", "clean", "lazy", "refused", "wiped"};
   unsigned long long begin;
   const char* name;
   int outcome;
   if (!PyArg_ParseTuple(args, "Ks:finish", &begin, &name) ||
-      !parse_name(name, outcomes, 4, &outcome))
+      !parse_name(name, outcomes, 5, &outcome))
     return nullptr;
   Extent* extent = find(self, begin);
   if (!extent) return nullptr;
-  extent = self->map->finish(extent, static_cast<ExtentMap::Outcome>(outcome));
-  return Py_BuildValue("Kn", static_cast<unsigned long long>(extent->begin), extent->size);
+  return range(self->map->finish(extent, static_cast<ExtentMap::Outcome>(outcome)));
 }
 
 PyObject* map_requeue(PyExtentMap* self, PyObject*) {
   self->map->requeue();
+  Py_RETURN_NONE;
+}
+
+PyObject* map_mark_shared(PyExtentMap* self, PyObject*) {
+  self->map->mark_shared();
   Py_RETURN_NONE;
 }
 
@@ -179,16 +184,28 @@ PyObject* map_bytes(PyExtentMap* self, PyObject* args) {
   return PyLong_FromSize_t(self->map->bytes(state));
 }
 
+PyObject* map_fenced(PyExtentMap* self, PyObject*) {
+  return PyLong_FromSize_t(self->map->fenced());
+}
+
+PyObject* map_fragments(PyExtentMap* self, PyObject*) {
+  return PyLong_FromSize_t(self->map->fragments());
+}
+
+PyObject* map_nodes(PyExtentMap* self, PyObject*) {
+  return Py_BuildValue("nn", self->map->spare_nodes(), self->map->reserved_nodes());
+}
+
 PyObject* map_extents(PyExtentMap* self, PyObject*) {
   PyObject* list = PyList_New(0);
   if (!list) return nullptr;
   bool good = true;
   self->map->for_each([&](const Extent& extent) {
     if (!good) return;
-    PyObject* item =
-        Py_BuildValue("KnsOddK", static_cast<unsigned long long>(extent.begin), extent.size,
-                      state_names[index_of(extent.state)], extent.zero ? Py_True : Py_False,
-                      extent.since, extent.oldest, extent.serial);
+    PyObject* item = Py_BuildValue(
+        "KnsOOddK", static_cast<unsigned long long>(extent.begin), extent.size,
+        state_names[index_of(extent.state)], extent.zero ? Py_True : Py_False,
+        extent.shared ? Py_True : Py_False, extent.since, extent.oldest, extent.serial);
     good = item && PyList_Append(list, item) == 0;
     Py_XDECREF(item);
   });
@@ -206,22 +223,32 @@ PyMethodDef methods[] = {
     {"remove", method<map_remove>(), METH_VARARGS, "remove(begin)\n--\n"},
     {"allocate", method<map_allocate>(), METH_VARARGS,
      "allocate(size, alignment, clean)\n--\n\n(begin, state it came from, whether zero) or None."},
-    {"release", method<map_release>(), METH_VARARGS, "release(begin, to, now, serial)\n--\n"},
+    {"release", method<map_release>(), METH_VARARGS,
+     "release(begin, to, now, serial)\n--\n\n(begin, size) of the extent of its whole units or "
+     "None."},
     {"park", method<map_park>(), METH_VARARGS, "park(begin, now, serial)\n--\n"},
-    {"unfence", method<map_unfence>(), METH_VARARGS, "unfence(begin, to, now)\n--\n"},
+    {"unfence", method<map_unfence>(), METH_VARARGS,
+     "unfence(begin, to, now)\n--\n\n(begin, size) of the extent of its whole units or None."},
     {"take", method<map_take>(), METH_VARARGS,
      "take(kind, now, limit)\n--\n\n(begin, size) of an extent to reclaim, or None."},
     {"finish", method<map_finish>(), METH_VARARGS,
      "finish(begin, outcome)\n--\n\n(begin, size) of the extent it is part of now."},
     {"requeue", method<map_requeue>(), METH_NOARGS, "requeue()\n--\n"},
+    {"mark_shared", method<map_mark_shared>(), METH_NOARGS, "mark_shared()\n--\n"},
     {"settled", method<map_settled>(), METH_O, "settled(serial)\n--\n"},
     {"bytes", method<map_bytes>(), METH_VARARGS, "bytes(state)\n--\n"},
+    {"fenced", method<map_fenced>(), METH_NOARGS, "fenced()\n--\n"},
+    {"fragments", method<map_fragments>(), METH_NOARGS, "fragments()\n--\n"},
+    {"nodes", method<map_nodes>(), METH_NOARGS,
+     "nodes()\n--\n\nHow many extents are spare, and how many of those are set aside."},
     {"extents", method<map_extents>(), METH_NOARGS,
-     "extents()\n--\n\n(begin, size, state, zero, since, oldest, serial), in address order."},
+     "extents()\n--\n\n(begin, size, state, zero, shared, since, oldest, serial), in address "
+     "order."},
     {nullptr}};
 
 PyType_Slot slots[] = {
-    {Py_tp_doc, const_cast<char*>("ExtentMap(unit, decay)\n--\n\nSee bigmem.arena.extents.")},
+    {Py_tp_doc,
+     const_cast<char*>("ExtentMap(unit, decay, page=4096)\n--\n\nSee bigmem.arena.extents.")},
     {Py_tp_new, reinterpret_cast<void*>(map_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(map_dealloc)},
     {Py_tp_methods, methods},

@@ -1,9 +1,15 @@
 #include "arena_python.hpp"
 #include "block.hpp"
+#include "charge_python.hpp"
 #include "extent_map_python.hpp"
+#include "guard_python.hpp"
+#include "incidents_python.hpp"
 #include "pages_python.hpp"
+#include "pressure_python.hpp"
 #include "python.hpp"
+#include "reclaimer.hpp"
 #include "system.hpp"
+#include "trace_python.hpp"
 
 namespace {
 
@@ -16,14 +22,28 @@ PyObject* parked_by(PyObject*, PyObject* allocator) {
   return PyLong_FromSize_t(bigmem::parked_by(allocator));
 }
 
+int restart_workers(void*) {
+  bigmem::Reclaimer::restart_all();
+  return 0;
+}
+
+PyObject* huge_pages_work(PyObject*, PyObject*) {
+  return PyBool_FromLong(bigmem::huge_pages_work());
+}
+PyObject* live_blocks(PyObject*, PyObject*) { return bigmem::live_blocks(); }
+
 // The core keeps its state in process-wide statics, guarded by one GIL.
 int execute(PyObject* module) {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
     PyErr_SetString(PyExc_ImportError, "bigmem does not support subinterpreters");
     return -1;
   }
+  // Python looks for threads when fork() has returned, and runs pending calls after that.
+  bigmem::Reclaimer::set_after_fork([] { Py_AddPendingCall(restart_workers, nullptr); });
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
-                    bigmem::add_system_type(module) && bigmem::add_pages_type(module) &&
+                    bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
+                    bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
+                    bigmem::add_pages_types(module) && bigmem::add_pressure_types(module) &&
                     bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module);
   return good ? 0 : -1;
 }
@@ -33,6 +53,13 @@ PyMethodDef functions[] = {
      "poll_fences()\n--\n\nLet go of released blocks whose fences are done by now."},
     {"parked_by", parked_by, METH_O,
      "parked_by(allocator)\n--\n\nHow many of its released blocks wait for fences."},
+    {"report_incidents_to", bigmem::report_incidents_to, METH_O,
+     "report_incidents_to(callback)\n--\n\nCall callback(kind, errno) for the first incident of "
+     "each kind, in the main thread, after an allocation, flush or stats that found it."},
+    {"huge_pages_work", huge_pages_work, METH_NOARGS,
+     "huge_pages_work()\n--\n\nWhether memory that asks for 2 MiB pages gets any now."},
+    {"live_blocks", live_blocks, METH_NOARGS,
+     "live_blocks()\n--\n\nThe blocks that are not released, those that back others left out."},
     {nullptr}};
 
 PyModuleDef_Slot slots[] = {

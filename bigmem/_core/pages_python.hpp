@@ -5,8 +5,9 @@
 
 namespace bigmem {
 
-// _core.ProbedPages: anonymous pages that count, delay or refuse what is asked of them.
-bool add_pages_type(PyObject* module);
+// _core.AnonymousPages, the options of anonymous memory, and _core.ProbedPages, which counts,
+// delays or refuses what is asked of it.
+bool add_pages_types(PyObject* module);
 
 // The table that a Python object names: None is the system's default. False with an error set.
 bool pages_from_python(PyObject* object, PagesTable* table);

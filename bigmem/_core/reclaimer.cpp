@@ -2,23 +2,36 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <new>
 #include <thread>
 #include <utility>
 
+#include "clock.hpp"
+#include "incidents.hpp"
+#include "pressure.hpp"
+
 namespace bigmem {
 namespace {
 
-using std::chrono::milliseconds;
-
-constexpr milliseconds poll{2};
+constexpr int poll = 2;  // milliseconds
 // How late a release after a quiet time may be seen; an idle program with live blocks pays fifty
 // looks a second of a microsecond each.
-constexpr milliseconds longest_pause{20};
+constexpr int longest_pause = 20;
 constexpr std::size_t stack_size = std::size_t{256} << 10;
+// A fork waits so long at most for workers to end: they may be in a long system call.
+constexpr double longest_end = 0.25;
+constexpr std::chrono::microseconds look_again{50};
+
+// What the kernel needs beside the pages themselves (their tables, mostly), and what it is late
+// to count.
+constexpr std::size_t overhead_share = 256;
+constexpr std::size_t overhead = std::size_t{8} << 20;
 
 struct Registry {
   std::mutex mutex;
@@ -28,6 +41,17 @@ struct Registry {
 Registry& registry() {
   static auto* leaked = new Registry;
   return *leaked;
+}
+
+void (*after_fork_in_parent)() = nullptr;
+
+// Held, so that none ends its life meanwhile.
+std::vector<std::shared_ptr<Reclaimer>> all_reclaimers() {
+  std::vector<std::shared_ptr<Reclaimer>> all;
+  std::lock_guard lock(registry().mutex);
+  for (Reclaimer* reclaimer : registry().reclaimers)
+    if (auto held = reclaimer->weak_from_this().lock()) all.push_back(std::move(held));
+  return all;
 }
 
 // Starts a detached thread with every signal blocked: handlers belong to the program's threads.
@@ -86,17 +110,17 @@ void Reclaimer::start() noexcept {
   Phase expected = Phase::idle;
   if (!phase_.compare_exchange_strong(expected, Phase::starting)) return;
   int started = 0;
-  for (int i = 0; i < workers_; ++i) {
-    auto* self = new (std::nothrow) std::shared_ptr<Reclaimer>(shared_from_this());
-    running_.fetch_add(1);
-    if (self && start_thread(thread_main, self)) {
-      ++started;
-    } else {
-      running_.fetch_sub(1);
-      delete self;
-    }
-  }
+  for (int slot = 0; slot < workers_; ++slot) started += start_worker(slot);
   phase_.store(started ? Phase::running : Phase::refused);
+}
+
+bool Reclaimer::start_worker(int slot) noexcept {
+  auto* worker = new (std::nothrow) Worker{shared_from_this(), slot};
+  running_.fetch_add(1);
+  if (worker && start_thread(thread_main, worker)) return true;
+  running_.fetch_sub(1);
+  delete worker;
+  return false;
 }
 
 bool Reclaimer::still_refused() noexcept {
@@ -119,39 +143,68 @@ void Reclaimer::close() noexcept {
   wake();
 }
 
+void Reclaimer::lose_worker() noexcept {
+  losing_.fetch_add(1);
+  {
+    std::lock_guard lock(mutex_);
+    asleep_.store(false);
+  }
+  woken_.notify_all();
+}
+
 void* Reclaimer::thread_main(void* argument) {
-  auto* handle = static_cast<std::shared_ptr<Reclaimer>*>(argument);
+  auto* worker = static_cast<Worker*>(argument);
+  Reclaimer& reclaimer = *worker->reclaimer;
   pthread_setname_np(pthread_self(), "bigmem-reclaim");
-  (*handle)->run();
-  (*handle)->running_.fetch_sub(1);
-  delete handle;
+  reclaimer.threads_[worker->slot].store(static_cast<pid_t>(syscall(SYS_gettid)));
+  const bool asked = reclaimer.run();
+  if (!asked) {
+    reclaimer.replaced_.fetch_add(1);
+    note_incident(Incident::worker_replaced, 0);
+    // Where no thread is to be had, allocations reclaim in its stead.
+    if (!reclaimer.start_worker(worker->slot) && reclaimer.running() == 1) {
+      Phase expected = Phase::running;
+      reclaimer.phase_.compare_exchange_strong(expected, Phase::refused);
+    }
+  }
+  reclaimer.running_.fetch_sub(1);
+  delete worker;
   return nullptr;
 }
 
-void Reclaimer::run() noexcept {
-  milliseconds pause = poll;
-  while (!may_end()) {
+// Whether the worker ended because it was asked to.
+bool Reclaimer::run() noexcept {
+  int pause = poll;
+  while (!may_end() && !stopping_.load()) {
+    int losing = losing_.load();
+    if (losing > 0 && losing_.compare_exchange_strong(losing, losing - 1)) return false;
     const Reclaimable::Activity activity = pass();
     if (activity.worked) {
       pause = poll;
     } else if (activity.waiting) {
-      std::this_thread::sleep_for(pause);
+      rest(pause);
       pause = std::min(2 * pause, longest_pause);
     } else {
       sleep_until_woken();
       pause = poll;
     }
   }
+  return true;
+}
+
+void Reclaimer::rest(int milliseconds) noexcept {
+  std::unique_lock lock(mutex_);
+  woken_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return told_to_end(); });
 }
 
 // One chunk for everyone in turn.
 Reclaimable::Activity Reclaimer::pass() noexcept {
   Reclaimable::Activity total;
-  for (std::size_t i = 0;; ++i) {
+  for (std::size_t i = 0; !stopping_.load(); ++i) {
     std::shared_ptr<Reclaimable> memory;
     {
       std::lock_guard lock(mutex_);
-      if (i >= memories_.size()) return total;
+      if (i >= memories_.size()) break;
       memory = memories_[i];
     }
     const Reclaimable::Activity activity = memory->reclaim_due();
@@ -159,6 +212,43 @@ Reclaimable::Activity Reclaimer::pass() noexcept {
     total.waiting |= activity.waiting;
     if (memory->finished()) remove(memory.get());
   }
+  return total;
+}
+
+template <typename Visit>
+void Reclaimer::for_each_memory(Visit visit) noexcept {
+  for (std::size_t i = 0;; ++i) {
+    std::shared_ptr<Reclaimer> reclaimer;
+    {
+      std::lock_guard lock(registry().mutex);
+      if (i >= registry().reclaimers.size()) return;
+      reclaimer = registry().reclaimers[i]->weak_from_this().lock();
+    }
+    for (std::size_t j = 0; reclaimer; ++j) {
+      std::shared_ptr<Reclaimable> memory;
+      {
+        std::lock_guard lock(reclaimer->mutex_);
+        if (j >= reclaimer->memories_.size()) break;
+        memory = reclaimer->memories_[j];
+      }
+      visit(*memory);
+    }
+  }
+}
+
+void Reclaimer::make_headroom(std::size_t nbytes) noexcept {
+  // Blocks that nobody has touched yet are as good as used.
+  std::size_t held = 0;
+  for_each_memory([&](Reclaimable& memory) { held += memory.held(); });
+  const std::size_t resident = resident_private_bytes();
+  const std::size_t promised = held > resident ? held - resident : 0;
+  const std::size_t wanted = nbytes + nbytes / overhead_share + overhead + promised;
+  const std::size_t room = PressureMonitor::process().memory().headroom(wanted);
+  std::size_t missing = wanted > room ? wanted - room : 0;
+  if (!missing) return;
+  for_each_memory([&](Reclaimable& memory) {
+    if (missing) missing -= std::min(missing, memory.reclaim(missing));
+  });
 }
 
 bool Reclaimer::may_end() noexcept {
@@ -174,10 +264,41 @@ void Reclaimer::sleep_until_woken() noexcept {
   // With the others, should they sleep already: they would not hear of the next allocation.
   if (activity.worked || activity.waiting || closed_.load()) return wake();
   std::unique_lock lock(mutex_);
-  woken_.wait(lock, [&] { return !asleep_.load(); });
+  woken_.wait(lock, [&] { return !asleep_.load() || told_to_end(); });
+}
+
+// Ends the workers, if they do so in time, and keeps others from being started.
+void Reclaimer::end_workers() noexcept {
+  Phase before = phase_.load();
+  while (before == Phase::starting || !phase_.compare_exchange_weak(before, Phase::held)) {
+    if (before == Phase::starting) std::this_thread::yield();
+    before = phase_.load();
+  }
+  if (before != Phase::running) return;
+  stopping_.store(true);
+  {
+    std::lock_guard lock(mutex_);
+    asleep_.store(false);
+  }
+  woken_.notify_all();
+  const double deadline = seconds_now() + longest_end;
+  while (running() && seconds_now() < deadline) std::this_thread::sleep_for(look_again);
+  if (running()) {
+    stopping_.store(false);
+    phase_.store(Phase::running);
+    return;
+  }
+  // Python counts the threads of the process to warn of forks: let the system forget them.
+  for (const std::atomic<pid_t>& thread : threads_)
+    while (thread.load() && syscall(SYS_tgkill, getpid(), thread.load(), 0) == 0 &&
+           seconds_now() < deadline)
+      std::this_thread::sleep_for(look_again);
+  for (std::atomic<pid_t>& thread : threads_) thread.store(0);
+  restart_.store(true);
 }
 
 void Reclaimer::prepare_fork() {
+  for (const auto& reclaimer : all_reclaimers()) reclaimer->end_workers();
   registry().mutex.lock();
   for (Reclaimer* reclaimer : registry().reclaimers) {
     reclaimer->mutex_.lock();
@@ -186,18 +307,33 @@ void Reclaimer::prepare_fork() {
 }
 
 void Reclaimer::fork_done(bool in_child) {
+  bool restart = false;
+  if (in_child) PressureMonitor::after_fork_in_child();
   for (Reclaimer* reclaimer : registry().reclaimers) {
     if (in_child) {
-      // The workers stayed behind; others start when they are needed.
+      // The workers, if any, stayed behind; others start when they are needed.
       reclaimer->phase_.store(Phase::idle);
       reclaimer->running_.store(0);
       reclaimer->asleep_.store(false);
+      reclaimer->restart_.store(false);
       new (&reclaimer->woken_) std::condition_variable;
     }
     for (const auto& memory : reclaimer->memories_) memory->after_fork(in_child);
     reclaimer->mutex_.unlock();
+    restart |= reclaimer->restart_.load();
+    reclaimer->stopping_.store(false);
+    Phase expected = Phase::held;
+    reclaimer->phase_.compare_exchange_strong(expected, Phase::idle);
   }
   registry().mutex.unlock();
+  if (restart && after_fork_in_parent) after_fork_in_parent();
+}
+
+void Reclaimer::set_after_fork(void (*call)()) { after_fork_in_parent = call; }
+
+void Reclaimer::restart_all() noexcept {
+  for (const auto& reclaimer : all_reclaimers())
+    if (reclaimer->restart_.exchange(false)) reclaimer->ensure_workers();
 }
 
 }  // namespace bigmem

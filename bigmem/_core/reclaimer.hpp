@@ -1,7 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
+#include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -19,6 +23,10 @@ class Reclaimable {
   virtual ~Reclaimable() = default;
   // Reclaims one chunk of what is due, on the calling thread.
   virtual Activity reclaim_due() noexcept = 0;
+  // Reclaims at least so many bytes that are not in use, if there are as many; returns how many.
+  virtual std::size_t reclaim(std::size_t nbytes) noexcept = 0;
+  // Bytes that are resident, or will be once their users touch them.
+  virtual std::size_t held() noexcept = 0;
   // Nothing will ever need reclaiming here again.
   virtual bool finished() noexcept = 0;
 
@@ -30,9 +38,12 @@ class Reclaimable {
 // Native threads that reclaim and never enter Python. They start at the first allocation whose
 // release may need them, poll while there is work, back off while there is none, and sleep for good
 // while there can be none, until an allocation wakes them. Nothing depends on them: who needs
-// memory helps itself.
+// memory helps itself. They end before a fork and start again after it, so that a process which
+// has no threads of its own forks as one that has none.
 class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
  public:
+  static constexpr int most_workers = 64;
+
   explicit Reclaimer(int workers);
   ~Reclaimer();
   Reclaimer(const Reclaimer&) = delete;
@@ -54,33 +65,62 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   // The same, after trying once more.
   bool still_refused() noexcept;
   int running() const { return running_.load(std::memory_order_relaxed); }
+  // How many workers ended without having been asked to; each was replaced.
+  int replaced() const { return replaced_.load(std::memory_order_relaxed); }
+  // For tests: one worker ends as if by accident.
+  void lose_worker() noexcept;
 
   // Does the workers' work on the calling thread, until nothing is due.
   void help() noexcept {
     while (pass().worked) continue;
   }
 
+  // Before so many fresh bytes become resident: reclaims idle memory of the whole process as far
+  // as the process would otherwise pass its memory limit.
+  static void make_headroom(std::size_t nbytes) noexcept;
+
   // The workers end once there is nothing left to look after.
   void close() noexcept;
 
- private:
-  enum class Phase { idle, starting, running, refused };
+  // Called in the parent when a fork has ended workers: to call restart_all() soon, but not before
+  // fork() has returned. Otherwise they start again at the next allocation or release.
+  static void set_after_fork(void (*call)());
+  static void restart_all() noexcept;
 
-  static void* thread_main(void* self);
+ private:
+  // `held`: a fork is under way, and nobody may start workers.
+  enum class Phase { idle, starting, running, refused, held };
+  struct Worker {
+    std::shared_ptr<Reclaimer> reclaimer;
+    int slot;
+  };
+
+  static void* thread_main(void* worker);
   static void prepare_fork();
   static void fork_done(bool in_child);
 
+  template <typename Visit>
+  static void for_each_memory(Visit visit) noexcept;
   void start() noexcept;
-  void run() noexcept;
+  bool start_worker(int slot) noexcept;
+  bool run() noexcept;
   Reclaimable::Activity pass() noexcept;
   bool may_end() noexcept;
+  bool told_to_end() const { return stopping_.load() || losing_.load() > 0; }
+  void rest(int milliseconds) noexcept;
   void sleep_until_woken() noexcept;
+  void end_workers() noexcept;
 
   const int workers_;
   std::atomic<Phase> phase_{Phase::idle};
   std::atomic<int> running_{0};
+  std::atomic<int> replaced_{0};
+  std::atomic<int> losing_{0};  // workers that are to end as if by accident
   std::atomic<bool> asleep_{false};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> stopping_{false};  // all workers are to end, for a fork
+  std::atomic<bool> restart_{false};   // a fork has ended workers that ran
+  std::array<std::atomic<pid_t>, most_workers> threads_{};
   std::mutex mutex_;  // guards the list; never held across a system call
   std::condition_variable woken_;
   std::vector<std::shared_ptr<Reclaimable>> memories_;

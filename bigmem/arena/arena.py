@@ -29,6 +29,10 @@ class ArenaAllocator(NativeAllocator):
         Limit to keep, perhaps together with other allocators.
     reclaim
         Workers that give memory back; the process's own if `None`.
+    wipe
+        Whether contents are secret: overwritten before a released range can be reused or read by
+        anyone (in the background, except under `Inline`), left out of core dumps, and zero in a
+        forked child, whose copies of live blocks are zero too.
     name
         What reports call it.
     """
@@ -41,6 +45,7 @@ class ArenaAllocator(NativeAllocator):
         reserve: SupportsIndex | str | None = None,
         budget: Budget | None = None,
         reclaim: ReclaimPool | None = None,
+        wipe: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -50,5 +55,6 @@ class ArenaAllocator(NativeAllocator):
             mapping_per_block=False,
             budget=budget,
             reclaim=reclaim,
+            wipe=wipe,
             name=name,
         )

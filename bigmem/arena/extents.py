@@ -2,14 +2,19 @@
 
 Written to be read, and searched linearly. The core's map must agree with it in every detail,
 floating point included; tests drive both with the same operations and a clock of their own.
+
+What is in use consists of whole pages; what may be reclaimed consists of whole units, because
+returning a part of a huge page frees nothing. What is left of a unit that is in use in part is a
+*fragment*: warm, never reclaimed, and there for blocks smaller than a unit. It becomes a part of a
+whole unit again when the last block in its unit ends.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 State = Literal["live", "pending", "reclaiming", "warm", "lazy", "clean"]
 Kind = Literal["pending", "due", "warm", "any"]
-Outcome = Literal["clean_zero", "clean", "lazy", "refused"]
+Outcome = Literal["clean_zero", "clean", "lazy", "refused", "wiped"]
 
 ALIGNMENT_TRIES = 8
 AGEING_PER_CALL = 64
@@ -22,15 +27,18 @@ class Extent:
     Attributes
     ----------
     begin, size
-        Address of the first byte, and length in bytes; multiples of the map's unit.
+        Address of the first byte, and length in bytes; multiples of the map's page.
     state
         What the range is doing.
     region
         Which region it is part of; only neighbours within one region are merged.
     zero
         Whether every byte is known to be zero.
+    shared
+        Whether a child of fork may still have these pages too.
     since, oldest
-        When it was released: of merged extents the latest and the earliest time.
+        When it was released: of merged extents the latest and the earliest time. Fragments have
+        no age.
     serial
         Its place in the order of releases, of merged extents the lowest.
     queue
@@ -43,6 +51,7 @@ class Extent:
     state: State
     region: int
     zero: bool = False
+    shared: bool = False
     since: float = 0.0
     oldest: float = 0.0
     serial: int = 0
@@ -61,13 +70,16 @@ class Extents:
     Parameters
     ----------
     unit
-        Bytes that every size is a multiple of.
+        Bytes that can be reclaimed: regions and extents not in use are multiples of it.
     decay
         Seconds within which warm extents go back; infinity for never.
+    page
+        Bytes that can be allocated: every size is a multiple of it.
     """
 
     unit: int
     decay: float
+    page: int = 4096
     all: list[Extent] = field(default_factory=list)
     queues: dict[str, list[Extent]] = field(
         default_factory=lambda: {
@@ -95,24 +107,44 @@ class Extents:
     def allocate(
         self, size: int, alignment: int, clean: bool = True
     ) -> tuple[Extent, State, bool] | None:
-        """Best fit, warm before lazy before clean: the extent, its former state and zeroness."""
-        states: tuple[State, ...] = ("warm", "lazy", "clean") if clean else ("warm", "lazy")
-        for state in states:
-            if (extent := self._fit(state, size, alignment)) is not None:
-                self._carve(extent, -(-extent.begin // alignment) * alignment, size)
-                zero = extent.zero
-                self._unqueue(extent)
-                extent.state, extent.zero = "live", False
-                return extent, state, zero
-        return None
+        """Best fit: the extent, its former state and zeroness.
 
-    def release(self, extent: Extent, to: State, now: float, serial: int) -> None:
-        """A live extent becomes warm, pending or reclaiming."""
+        Less than a unit comes from fragments alone. The rest comes, on a border between units,
+        from warm before lazy before clean extents, and leaves a fragment where its last unit is
+        not full.
+        """
+        taken = size
+        if size < self.unit:
+            extent = self._fit(self._fragments(), size, alignment, self.page)
+        else:
+            taken = -(-size // self.unit) * self.unit
+            states: tuple[State, ...] = ("warm", "lazy", "clean") if clean else ("warm", "lazy")
+            fits = (self._fit(self._whole(s), taken, alignment, self.unit) for s in states)
+            extent = next((e for e in fits if e is not None), None)
+        if extent is None:
+            return None
+        self._carve(extent, -(-extent.begin // alignment) * alignment, taken)
+        if size < taken:
+            self._make_fragment(self._cut(extent, extent.begin + size))
+        state, zero = extent.state, extent.zero
+        extent.state, extent.zero = "live", False
+        return extent, state, zero
+
+    def release(self, extent: Extent, to: State, now: float, serial: int) -> Extent | None:
+        """A live extent becomes warm (pending if shared), pending or reclaiming.
+
+        Returns the extent that its whole units are part of, or `None` if nothing but a fragment
+        is left.
+        """
+        self._unqueue(extent)
+        if not self._reduce(extent):
+            return None
+        if to == "warm" and extent.shared:
+            to = "pending"
         extent.since = extent.oldest = now
         extent.serial = serial
         self._move(extent, to)
-        if to == "warm":
-            self._merge_around(extent)
+        return self._merge_around(extent) if to == "warm" else extent
 
     def park(self, extent: Extent, now: float, serial: int) -> None:
         """A live extent becomes pending and stays so until `unfence`."""
@@ -121,18 +153,12 @@ class Extents:
         extent.state = "pending"
         self._enqueue(extent, "fenced")
 
-    def unfence(self, extent: Extent, to: State, now: float) -> None:
+    def unfence(self, extent: Extent, to: State, now: float) -> Extent | None:
         """The fences are done; the extent goes where its release would have put it."""
-        if to != "pending":
-            self.release(extent, to, now, extent.serial)
-            return
-        extent.since = extent.oldest = now
-        self._unqueue(extent)
-        pending = self.queues["pending"]
-        if pending:
-            extent.serial = min(extent.serial, pending[0].serial)
-        pending.insert(0, extent)
-        extent.state, extent.queue = "pending", "pending"
+        left = self.release(extent, to, now, extent.serial)
+        if left is not None and left.state == "pending":
+            self._move_to_front(left)
+        return left
 
     def take(self, kind: Kind, now: float, limit: int) -> Extent | None:
         """The next extent to reclaim, cut to at most `limit` bytes; it is reclaiming now."""
@@ -155,15 +181,23 @@ class Extents:
             self._unqueue(extent)
             extent.state, extent.zero = "warm", False
             return extent
-        extent.zero = outcome == "clean_zero"
-        self._move(extent, "lazy" if outcome == "lazy" else "clean")
+        extent.zero = outcome in ("clean_zero", "wiped")
+        extent.shared = extent.shared and outcome == "lazy"
+        kept: dict[Outcome, State] = {"lazy": "lazy", "wiped": "warm"}
+        self._move(extent, kept.get(outcome, "clean"))
         return self._merge_around(extent)
 
     def requeue(self) -> None:
         """Reclaims under way start over: those who did them are gone."""
         while self.queues["reclaiming"]:
-            extent = self.queues["reclaiming"][0]
-            self.unfence(extent, "pending", extent.since)
+            self._move_to_front(self.queues["reclaiming"][0])
+
+    def mark_shared(self) -> None:
+        """A child of fork has what it cannot give up at once."""
+        for extent in self.all:
+            stuck = extent.state == "warm" and extent.queue is None
+            if extent.state == "live" or extent.queue == "fenced" or stuck:
+                extent.shared = True
 
     def settled(self, serial: int) -> bool:
         """Whether nothing released up to `serial` is pending or reclaiming."""
@@ -173,39 +207,106 @@ class Extents:
         """How many bytes are in that state."""
         return sum(e.size for e in self.all if e.state == state)
 
-    def _fit(self, state: State, size: int, alignment: int) -> Extent | None:
-        candidates = sorted(
-            (e for e in self.all if e.state == state and e.size >= size),
-            key=lambda e: (e.size, e.begin),
+    def fenced(self) -> int:
+        """How many of the pending bytes wait for a fence."""
+        return sum(e.size for e in self.queues["fenced"])
+
+    def fragments(self) -> int:
+        """How many of the warm bytes are fragments."""
+        return sum(e.size for e in self._fragments())
+
+    def reserved(self) -> int:
+        """How many extents in use may be cut in two by their end."""
+        return sum(
+            (e.state == "live" or e.queue == "fenced")
+            and e.size > self.unit
+            and e.size % self.unit > 0
+            for e in self.all
         )
+
+    def is_fragment(self, extent: Extent) -> bool:
+        """Whether the extent is what is left of a unit in use."""
+        return extent.state == "warm" and extent.size < self.unit
+
+    def _fragments(self) -> list[Extent]:
+        return [e for e in self.all if self.is_fragment(e)]
+
+    def _whole(self, state: State) -> list[Extent]:
+        return [e for e in self.all if e.state == state and not self.is_fragment(e)]
+
+    def _fit(
+        self, extents: list[Extent], size: int, alignment: int, granularity: int
+    ) -> Extent | None:
+        candidates = sorted((e for e in extents if e.size >= size), key=lambda e: (e.size, e.begin))
         for extent in candidates[:ALIGNMENT_TRIES]:
             if -(-extent.begin // alignment) * alignment + size <= extent.end:
                 return extent
+        if len(candidates) < ALIGNMENT_TRIES:
+            return None
         # After so many misses only what has room at any address is looked at.
-        return next(
-            (
-                e
-                for e in candidates
-                if len(candidates) >= ALIGNMENT_TRIES and e.size >= size + alignment - self.unit
-            ),
-            None,
-        )
+        ample = size + alignment - granularity
+        return next((e for e in candidates if e.size >= ample), None)
 
     def _carve(self, extent: Extent, begin: int, size: int) -> None:
         """Cut the extent down; the rest on either side keeps state, age and place."""
         for low, high in ((extent.begin, begin), (begin + size, extent.end)):
             if low == high:
                 continue
-            rest = Extent(
-                low, high - low, extent.state, extent.region, extent.zero,
-                extent.since, extent.oldest, extent.serial, extent.queue,
-            )  # fmt: skip
+            rest = replace(extent, begin=low, size=high - low)
             self.all.append(rest)
             if extent.queue is not None:
                 queue = self.queues[extent.queue]
                 queue.insert(queue.index(extent) + (low > begin), rest)
         extent.begin, extent.size = begin, size
         self._unqueue(extent)
+
+    def _cut(self, extent: Extent, at: int) -> Extent:
+        """Cut off the end of an extent that waits nowhere."""
+        end = replace(extent, begin=at, size=extent.end - at)
+        self.all.append(end)
+        extent.size -= end.size
+        return end
+
+    def _make_fragment(self, extent: Extent) -> None:
+        extent.state = "warm"
+        extent.since = extent.oldest = 0.0
+        extent.serial = 0
+
+    def _reduce(self, extent: Extent) -> bool:
+        """Leave, of an extent that ends, the units that nothing else uses; whether there are any.
+
+        Its part of another unit becomes a fragment.
+        """
+        whole = extent.size // self.unit * self.unit
+        if whole == extent.size:
+            return True
+        part = self._cut(extent, extent.begin + whole) if whole else extent
+        border = part.begin // self.unit * self.unit
+        others = [
+            e for e in self.all if e is not part and e.begin < border + self.unit and e.end > border
+        ]
+        fragments = [e for e in others if self.is_fragment(e)]
+        if len(fragments) < len(others):
+            for other in fragments:
+                if other.end == part.begin or other.begin == part.end:
+                    self._absorb(part, other)
+            self._make_fragment(part)
+            return whole > 0
+        for other in fragments:
+            self._absorb(part, other)
+        if whole:
+            self._absorb(extent, part)
+        return True
+
+    def _absorb(self, extent: Extent, other: Extent) -> None:
+        """Make the other a part of the extent; both wait nowhere, and agree on being shared."""
+        self.all.remove(other)
+        extent.begin = min(extent.begin, other.begin)
+        extent.size += other.size
+        extent.zero = extent.zero and other.zero
+        extent.serial = min(extent.serial, other.serial)
+        extent.since = max(extent.since, other.since)
+        extent.oldest = min(extent.oldest, other.oldest)
 
     def _merge_around(self, extent: Extent) -> Extent:
         for edge in ("below", "above"):
@@ -223,13 +324,7 @@ class Extents:
             queue = extent.queue
             self._unqueue(extent)
             self._unqueue(other)
-            self.all.remove(other)
-            extent.begin = min(extent.begin, other.begin)
-            extent.size += other.size
-            extent.zero = extent.zero and other.zero
-            extent.serial = min(extent.serial, other.serial)
-            extent.since = max(extent.since, other.since)
-            extent.oldest = min(extent.oldest, other.oldest)
+            self._absorb(extent, other)
             if queue is not None:
                 self._enqueue(extent, queue)
         return extent
@@ -237,8 +332,10 @@ class Extents:
     def _mergeable(self, one: Extent, other: Extent) -> bool:
         if one.state != other.state:
             return False
-        if one.state in ("clean", "lazy"):
+        if one.state == "clean":
             return True
+        if one.state == "lazy":
+            return one.shared == other.shared
         return (
             one.state == "warm"
             and one.queue is not None
@@ -280,6 +377,15 @@ class Extents:
             self._enqueue(extent, queue)
         else:
             self._unqueue(extent)
+
+    def _move_to_front(self, extent: Extent) -> None:
+        """Make it the first of the pending, which stay in the order of their serials."""
+        self._unqueue(extent)
+        pending = self.queues["pending"]
+        if pending:
+            extent.serial = min(extent.serial, pending[0].serial)
+        pending.insert(0, extent)
+        extent.state, extent.queue = "pending", "pending"
 
     def _enqueue(self, extent: Extent, queue: str) -> None:
         self._unqueue(extent)

@@ -1,15 +1,18 @@
 """Every kind of allocator, for tests of what they have in common."""
 
+import functools
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import SupportsIndex
 
 import pytest
+from kernel import SMALL, Range
 
 import bigmem
-from bigmem import _core
+from bigmem import _core, pressure
 from bigmem.native import NativeAllocator
 
 POLICIES = {
@@ -22,6 +25,39 @@ POLICIES = {
     "recycle-free": bigmem.Recycle(decay=0.01, advice="free"),
     "recycle-little": bigmem.Recycle(max_warm="1MiB"),
 }
+
+
+# What programs of the tests that run in a process of their own begin with.
+PRELUDE = """
+import gc, os, signal, sys, threading, time, warnings
+import numpy as np
+import bigmem
+from bigmem import _core
+from bigmem.native import NativeAllocator
+
+def native(release, table=None, huge="never", **options):
+    return NativeAllocator(pages=bigmem.AnonymousPages(huge=huge), release=release, reserve=0,
+                           mapping_per_block=options.pop("mapped", False), budget=None,
+                           reclaim=options.pop("reclaim", None), name=None, table=table)
+
+def fill(allocator, nbytes, value=1):
+    array = bigmem.empty(nbytes, np.uint8, allocator=allocator)
+    array[:] = value
+    return array
+
+def tasks():
+    return os.listdir("/proc/self/task")
+
+def workers():
+    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks()]
+    return names.count("bigmem-reclaim")
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+"""
 
 
 class ByteArrayAllocator(bigmem.Allocator):
@@ -61,16 +97,19 @@ def native(
     )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_pressure_from_outside() -> None:
+    """Warm memory stays warm in tests, however busy the machine is."""
+    pressure._root = Path("/nowhere")
+
+
 @pytest.fixture(name="native")
 def native_fixture() -> Callable[..., NativeAllocator]:
     return native
 
 
 def _makers() -> dict[str, Callable[[], bigmem.Allocator]]:
-    makers: dict[str, Callable[[], bigmem.Allocator]] = {
-        "system": bigmem.SystemAllocator,
-        "python": ByteArrayAllocator,
-    }
+    makers: dict[str, Callable[[], bigmem.Allocator]] = {}
     for huge in ("never", "always"):
         for name, policy in POLICIES.items():
             makers[f"arena-{name}-{huge}"] = lambda p=policy, h=huge: native(p, h)
@@ -88,7 +127,37 @@ def _makers() -> dict[str, Callable[[], bigmem.Allocator]]:
     return makers
 
 
-MAKERS = _makers()
+def _wrappers() -> dict[str, Callable[[], bigmem.Allocator]]:
+    upstreams: dict[str, Callable[[], bigmem.Allocator]] = {
+        "system": bigmem.SystemAllocator,
+        "python": ByteArrayAllocator,
+        "recycle": bigmem.ArenaAllocator,
+        "deferred": lambda: bigmem.ArenaAllocator(release=bigmem.Deferred()),
+        "mapped": bigmem.MappedAllocator,
+    }
+    wraps: dict[str, Callable[[bigmem.Allocator], bigmem.Allocator]] = {
+        "limited": lambda below: bigmem.Limited(below, "64GiB"),
+        "traced": lambda below: bigmem.Traced(below, where=True),
+        "guarded": bigmem.Guarded,
+        "guarded-at-once": lambda below: bigmem.Guarded(below, quarantine=0),
+        "all": lambda below: bigmem.Guarded(bigmem.Traced(bigmem.Limited(below, "64GiB"))),
+        "twice": lambda below: bigmem.Traced(bigmem.Guarded(bigmem.Guarded(below))),
+    }
+    return {
+        f"{wrap}-{below}": lambda w=wraps[wrap], u=upstreams[below]: w(u())
+        for wrap in wraps
+        for below in upstreams
+        if wrap in ("limited", "traced", "guarded") or below in ("python", "recycle")
+    }
+
+
+NATIVE_MAKERS = _makers()
+MAKERS = {
+    "system": bigmem.SystemAllocator,
+    "python": ByteArrayAllocator,
+    **NATIVE_MAKERS,
+    **_wrappers(),
+}
 
 
 @pytest.fixture(params=list(MAKERS))
@@ -98,7 +167,7 @@ def allocator(request: pytest.FixtureRequest) -> Iterator[bigmem.Allocator]:
     made.close()
 
 
-@pytest.fixture(params=[name for name in MAKERS if name not in ("system", "python")])
+@pytest.fixture(params=list(NATIVE_MAKERS))
 def native_allocator(request: pytest.FixtureRequest) -> Iterator[NativeAllocator]:
     made = MAKERS[request.param]()
     assert isinstance(made, NativeAllocator)
@@ -123,3 +192,39 @@ def run_python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def run_prepared(run_python: Callable[..., str]) -> Callable[..., str]:
+    """The same, for programs that begin with `PRELUDE`."""
+    return functools.partial(run_python, prefix=PRELUDE)
+
+
+@pytest.fixture
+def run(run_python: Callable[..., str]) -> Callable[..., str]:
+    """The same for programs that look at their memory with the helpers of `kernel`."""
+    prefix = f"""
+import ctypes, errno, os, resource, sys, warnings
+import numpy as np
+import bigmem
+from bigmem import _core, osmem
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from kernel import *
+"""
+    return lambda program, *arguments: run_python(program, *arguments, prefix=prefix)
+
+
+@pytest.fixture
+def make_range() -> Iterator[Callable[..., Range]]:
+    made: list[Range] = []
+
+    def make(
+        nbytes: int, page: int = SMALL, *, strict: bool = False, options: tuple[int, int, bool]
+    ) -> Range:
+        table = _core.ProbedPages(strict, _core.AnonymousPages(*options))
+        made.append(Range(table, nbytes, page))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert each.table.unreserve(each.address, each.nbytes) == 0

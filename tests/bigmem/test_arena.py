@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_for
 
 import bigmem
 from bigmem import _core, osmem
@@ -98,22 +99,66 @@ def test_many_small_blocks_merge_into_room_for_a_large_one(native: Native, huge:
     assert allocator.stats().warm == 0
 
 
-def test_huge_pages_are_whole_and_rounding_is_bounded(native: Native) -> None:
-    allocator = native(bigmem.Recycle(), "auto")
-    expected = {
-        100: 4096,
-        3 * MIB: 3 * MIB,
-        4 * MIB: 4 * MIB,
-        4 * MIB + 1: 4 * MIB + 4096,  # a third huge page would cost half as much again
-        5 * MIB: 6 * MIB,
-        33 * MIB: 34 * MIB,
-    }
-    if bigmem.AnonymousPages()._resolve() == "never":
-        expected |= {5 * MIB: 5 * MIB, 33 * MIB: 33 * MIB}
-    for nbytes, rounded in expected.items():
+@pytest.mark.parametrize("huge", ["never", "auto", "always"])
+def test_a_block_costs_its_size_in_whole_pages(native: Native, huge: str) -> None:
+    allocator = native(bigmem.Recycle(), huge)
+    for nbytes in (1, 4096, 100_000, 2 * MIB, 2 * MIB + 1, 3 * MIB, 5 * MIB + 1, 33 * MIB - 1):
         block = allocator.allocate(nbytes)
-        assert allocator.stats().live == rounded, nbytes
+        assert allocator.stats().live == -(-nbytes // 4096) * 4096
         block.release()
+
+
+def test_what_a_block_leaves_of_its_last_huge_page_serves_small_blocks(native: Native) -> None:
+    allocator = native(bigmem.Recycle(), "always")
+    large = allocator.allocate(5 * MIB + 4096)
+    assert large.address % (2 * MIB) == 0
+    stats = allocator.stats()
+    assert (stats.live, stats.warm) == (5 * MIB + 4096, MIB - 4096)
+    small = allocator.allocate(300_000)
+    assert large.address + large.nbytes <= small.address < large.address + 6 * MIB
+    assert allocator.stats().resident == 6 * MIB
+    # What goes back is whole huge pages in which nothing is live.
+    large.release()
+    assert allocator.trim() == 4 * MIB
+    stats = allocator.stats()
+    assert (stats.live, stats.warm) == (303_104, 2 * MIB - 303_104)
+    small.release()
+    assert allocator.trim() == 2 * MIB
+    assert allocator.stats().resident == 0
+
+
+def test_under_inline_the_rest_goes_back_with_the_last_block_of_its_page(native: Native) -> None:
+    allocator = native(bigmem.Inline(), "always")
+    large = allocator.allocate(5 * MIB)
+    small = allocator.allocate(MIB)
+    assert allocator.stats().resident == 6 * MIB
+    large.release()
+    assert (allocator.stats().live, allocator.stats().warm) == (MIB, MIB)
+    small.release()
+    assert allocator.stats().resident == 0
+
+
+def test_rests_are_no_excess_of_warm_memory(native: Native) -> None:
+    allocator = native(bigmem.Recycle(max_warm=0), "always")
+    held = [allocator.allocate(3 * MIB) for _ in range(4)]
+    assert allocator.stats().warm == 4 * MIB
+    held.pop()
+    wait_for(lambda: allocator.stats().resident == 12 * MIB)
+    reclaimed = allocator.stats().reclaimed
+    assert reclaimed == 4 * MIB
+    time.sleep(0.05)
+    assert allocator.stats().reclaimed == reclaimed
+
+
+def test_huge_blocks_lie_on_borders_of_huge_pages(native: Native) -> None:
+    allocator = native(bigmem.Recycle(), "always")
+    held = [allocator.allocate((2 + i) * MIB + i * 4096) for i in range(8)]
+    assert all(block.address % (2 * MIB) == 0 for block in held)
+    # Unless asked for, huge pages take no block of which they would waste much.
+    plain = native(bigmem.Recycle(), "auto")
+    block = plain.allocate(2 * MIB + 4096)
+    assert plain.stats().resident == 2 * MIB + 4096
+    block.release()
 
 
 @pytest.mark.skipif(
@@ -299,7 +344,7 @@ def test_policies_and_pages_refuse_nonsense() -> None:
         lambda: bigmem.Recycle(decay=float("nan")),
         lambda: bigmem.Recycle(max_warm="much"),
         lambda: bigmem.AnonymousPages(huge="big"),  # type: ignore[arg-type]
-        lambda: bigmem.AnonymousPages(numa=0),  # type: ignore[arg-type]
+        lambda: bigmem.AnonymousPages(numa="far"),  # type: ignore[arg-type]
         lambda: bigmem.ArenaAllocator(release="recycle"),  # type: ignore[arg-type]
         lambda: bigmem.ArenaAllocator(pages="huge"),  # type: ignore[arg-type]
         lambda: bigmem.Budget(0),
@@ -340,13 +385,13 @@ def test_an_allocator_is_known_to_others_only_once_it_is_whole(
 ) -> None:
     known: list[object] = []
 
-    def probe() -> str:
+    def probe() -> bool:
         bigmem.stats()
         bigmem.trim()
         known.extend(bigmem.allocator.open_allocators())
-        return "madvise"
+        return True
 
-    monkeypatch.setattr("bigmem.arena.pages.transparent_huge_pages", probe)
+    monkeypatch.setattr("bigmem.arena.pages.huge_pages_work", probe)
     allocator = bigmem.ArenaAllocator()
     assert allocator not in known
     assert allocator in bigmem.allocator.open_allocators()

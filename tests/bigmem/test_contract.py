@@ -13,6 +13,7 @@ import pytest
 
 import bigmem
 from bigmem.native import NativeAllocator
+from bigmem.wrappers import Wrapper
 
 SIZES = [0, 1, 63, 4096, 4097, 100_000, (2 << 20) - 1, 2 << 20, (5 << 20) + 13, 9 << 20]
 
@@ -190,6 +191,9 @@ def test_trim_gives_every_idle_byte_back(native_allocator: NativeAllocator) -> N
 
 
 def test_stats_count_what_happened(allocator: bigmem.Allocator) -> None:
+    if isinstance(allocator, Wrapper):
+        assert allocator.stats() == allocator.upstream.stats()
+        return
     if not isinstance(allocator, NativeAllocator | bigmem.SystemAllocator):
         assert allocator.stats() == bigmem.AllocatorStats()
         return
@@ -225,6 +229,7 @@ def test_close_refuses_allocations_and_spares_live_blocks(allocator: bigmem.Allo
     assert holds(block, 5)
     block.release()
     assert allocator.flush(20)
+    allocator.trim()  # a quarantine counts as live
     assert allocator.stats().live == 0
 
 
@@ -255,6 +260,7 @@ def test_release_in_another_thread(allocator: bigmem.Allocator) -> None:
     for thread in threads:
         thread.join()
     assert allocator.flush(20)
+    allocator.trim()  # a quarantine counts as live
     assert allocator.stats().live == 0
 
 

@@ -1,43 +1,11 @@
-"""Fork, exit, signals, limits and threads, each in a process of its own."""
+"""Exit, signals, limits and threads, each in a process of its own."""
 
+import textwrap
 from collections.abc import Callable
 
 import pytest
 
 Run = Callable[..., str]
-
-PRELUDE = """
-import gc, os, signal, sys, threading, time, warnings
-# Python 3.12 and later warn of forks in any process with threads, and these tests mean it.
-warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-import numpy as np
-import bigmem
-from bigmem import _core
-from bigmem.native import NativeAllocator
-
-def native(release, table=None, huge="never", **options):
-    return NativeAllocator(pages=bigmem.AnonymousPages(huge=huge), release=release, reserve=0,
-                           mapping_per_block=options.pop("mapped", False), budget=None,
-                           reclaim=options.pop("reclaim", None), name=None, table=table)
-
-def fill(allocator, nbytes, value=1):
-    array = bigmem.empty(nbytes, np.uint8, allocator=allocator)
-    array[:] = value
-    return array
-
-def tasks():
-    return os.listdir("/proc/self/task")
-
-def workers():
-    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks()]
-    return names.count("bigmem-reclaim")
-
-def wait_for(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
-"""
 
 
 def test_importing_reserves_nothing_and_starts_nothing(run_python: Run) -> None:
@@ -57,8 +25,8 @@ def test_importing_reserves_nothing_and_starts_nothing(run_python: Run) -> None:
     )
 
 
-def test_workers_start_before_a_release_needs_them_and_sleep_when_idle(run_python: Run) -> None:
-    run_python(
+def test_workers_start_before_a_release_needs_them_and_sleep_when_idle(run_prepared: Run) -> None:
+    run_prepared(
         """
         inline, deferred = native(bigmem.Inline()), native(bigmem.Deferred())
         del_me = fill(inline, 1 << 20); del del_me
@@ -82,15 +50,14 @@ def test_workers_start_before_a_release_needs_them_and_sleep_when_idle(run_pytho
         wait_for(lambda: deferred.stats().pending == deferred.stats().reclaiming == 0)
         assert deferred.stats().reclaim_seconds > 0
         """,
-        prefix=PRELUDE,
     )
 
 
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_sleeping_worker_wakes_for_a_block_that_was_slow_to_make(
-    run_python: Run, mapped: bool
+    run_prepared: Run, mapped: bool
 ) -> None:
-    run_python(
+    run_prepared(
         """
         table = _core.ProbedPages()
         mapped = sys.argv[1] == "True"
@@ -106,12 +73,11 @@ def test_a_sleeping_worker_wakes_for_a_block_that_was_slow_to_make(
         wait_for(lambda: allocator.stats().pending == allocator.stats().reclaiming == 0)
         """,
         str(mapped),
-        prefix=PRELUDE,
     )
 
 
-def test_release_does_not_wait_for_a_reclaim_under_way(run_python: Run) -> None:
-    run_python(
+def test_release_does_not_wait_for_a_reclaim_under_way(run_prepared: Run) -> None:
+    run_prepared(
         """
         table = _core.ProbedPages()
         allocator = native(bigmem.Deferred(), table)
@@ -129,13 +95,12 @@ def test_release_does_not_wait_for_a_reclaim_under_way(run_python: Run) -> None:
         table.delay("decommit", 0)
         assert allocator.flush(30)
         """,
-        prefix=PRELUDE,
     )
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_an_inline_release_lets_other_threads_run(run_python: Run, mapped: bool) -> None:
-    run_python(
+def test_an_inline_release_lets_other_threads_run(run_prepared: Run, mapped: bool) -> None:
+    run_prepared(
         """
         table = _core.ProbedPages()
         allocator = native(bigmem.Inline(), table, mapped=sys.argv[1] == "True")
@@ -158,91 +123,6 @@ def test_an_inline_release_lets_other_threads_run(run_python: Run, mapped: bool)
         assert during > 10, during
         """,
         str(mapped),
-        prefix=PRELUDE,
-    )
-
-
-@pytest.mark.parametrize("policy", ["Inline()", "Deferred()", "Recycle()", "Deferred('free')"])
-def test_children_allocate_release_and_flush_while_the_reclaimer_is_busy(
-    run_python: Run, policy: str
-) -> None:
-    run_python(
-        """
-        allocator = native(eval("bigmem." + sys.argv[1]))
-        mapped = native(bigmem.Deferred(), mapped=True)
-        system = bigmem.SystemAllocator()
-        kept = fill(allocator, 3 << 20, 42)
-        stop = False
-        def busy():
-            while not stop:
-                fill(allocator, 2 << 20)
-                fill(mapped, 2 << 20)
-                fill(system, 2 << 20)
-        threads = [threading.Thread(target=busy) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for attempt in range(15):
-            child = os.fork()
-            if child == 0:
-                try:
-                    stats = allocator.stats()
-                    good = stats.warm == stats.pending == stats.reclaiming == 0
-                    good &= bool((kept == 42).all())
-                    kept[:] = 1
-                    mine = fill(allocator, 4 << 20)
-                    others = [fill(mapped, 4 << 20), fill(system, 4 << 20)]
-                    del mine, others
-                    good &= allocator.flush(20) and mapped.flush(20)
-                    os._exit(0 if good else 1)
-                except BaseException as error:
-                    print(error, file=sys.stderr)
-                    os._exit(2)
-            _, status = os.waitpid(child, 0)
-            assert status == 0, (attempt, status)
-            assert (kept == 42).all()
-        stop = True
-        for thread in threads:
-            thread.join()
-        """,
-        policy,
-        prefix=PRELUDE,
-    )
-
-
-def test_a_child_gives_its_copies_of_idle_memory_up(run_python: Run) -> None:
-    run_python(
-        """
-        allocator = native(bigmem.Recycle(decay=1000))
-        array = fill(allocator, 256 << 20)
-        del array
-        assert allocator.stats().warm == 256 << 20
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if bigmem.osmem.resident_bytes() < 128 << 20 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert allocator.stats().warm == 256 << 20
-        assert bigmem.osmem.resident_bytes() > 256 << 20
-        """,
-        prefix=PRELUDE,
-    )
-
-
-def test_workers_of_a_child_start_anew(run_python: Run) -> None:
-    run_python(
-        """
-        allocator = native(bigmem.Deferred())
-        fill(allocator, 1 << 20)
-        wait_for(lambda: workers() == 1)
-        child = os.fork()
-        if child == 0:
-            good = workers() == 0
-            fill(allocator, 1 << 20)
-            wait_for(lambda: workers() == 1)
-            wait_for(lambda: allocator.stats().pending == 0)
-            os._exit(0 if good else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        """,
-        prefix=PRELUDE,
     )
 
 
@@ -289,9 +169,7 @@ EXITS = {
         late = [Late() for _ in range(20)]
         sys.late = Late()
     """,
-    "tracemalloc": """
-        import tracemalloc
-        tracemalloc.start()
+    "the process default": """
         array = fill(bigmem.get_allocator(), 1 << 20)
     """,
     "a fence that is never done": """
@@ -306,14 +184,17 @@ EXITS = {
 }
 
 
+@pytest.mark.parametrize("tracing", [False, True], ids=["plain", "tracing"])
 @pytest.mark.parametrize("situation", EXITS)
-def test_exit_is_quiet_and_does_not_hang(run_python: Run, situation: str) -> None:
+def test_exit_is_quiet_and_does_not_hang(run_prepared: Run, situation: str, tracing: bool) -> None:
+    program = "import tracemalloc; tracemalloc.start()\n" * tracing
+    program += textwrap.dedent(EXITS[situation])
     for _ in range(4 if "thread" in situation else 1):
-        run_python(EXITS[situation], prefix=PRELUDE, timeout=15)
+        run_prepared(program, timeout=15)
 
 
-def test_signal_handlers_may_allocate_and_release(run_python: Run) -> None:
-    run_python(
+def test_signal_handlers_may_allocate_and_release(run_prepared: Run) -> None:
+    run_prepared(
         """
         allocators = [native(p()) for p in (bigmem.Inline, bigmem.Deferred, bigmem.Recycle)]
         handled = 0
@@ -336,7 +217,6 @@ def test_signal_handlers_may_allocate_and_release(run_python: Run) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert handled > 20
         """,
-        prefix=PRELUDE,
     )
 
 
@@ -344,9 +224,9 @@ def test_signal_handlers_may_allocate_and_release(run_python: Run) -> None:
     "kind", ["Inline()", "Deferred()", "Recycle()", "Recycle(advice='free')", "mapped", "deferred"]
 )
 def test_a_limited_address_range_is_enough_for_one_block_at_a_time(
-    run_python: Run, kind: str
+    run_prepared: Run, kind: str
 ) -> None:
-    run_python(
+    run_prepared(
         """
         import resource
         size = int(open("/proc/self/statm").read().split()[0]) * 4096
@@ -374,12 +254,11 @@ def test_a_limited_address_range_is_enough_for_one_block_at_a_time(
         other = np.empty(150 << 20, np.uint8)
         """,
         kind,
-        prefix=PRELUDE,
     )
 
 
-def test_refused_threads_cost_nothing_but_the_background(run_python: Run) -> None:
-    run_python(
+def test_refused_threads_cost_nothing_but_the_background(run_prepared: Run) -> None:
+    run_prepared(
         """
         import resource
         if os.geteuid() == 0:
@@ -401,7 +280,6 @@ def test_refused_threads_cost_nothing_but_the_background(run_python: Run) -> Non
         assert stats.reclaimed >= 9 * (32 << 20)
         assert allocator.flush(10) and allocator.stats().pending == 0
         """,
-        prefix=PRELUDE,
     )
 
 
@@ -438,8 +316,8 @@ def test_other_systems_get_a_clear_import_error(run_python: Run) -> None:
     assert out.strip() == "bigmem runs on Linux only (this is darwin)"
 
 
-def test_threads_that_share_an_allocator_never_see_each_others_bytes(run_python: Run) -> None:
-    run_python(
+def test_threads_that_share_an_allocator_never_see_each_others_bytes(run_prepared: Run) -> None:
+    run_prepared(
         """
         import random
         policies = (bigmem.Inline(), bigmem.Deferred(), bigmem.Recycle(),
@@ -476,12 +354,11 @@ def test_threads_that_share_an_allocator_never_see_each_others_bytes(run_python:
             allocator.trim()
             assert allocator.stats().resident == 0
         """,
-        prefix=PRELUDE,
     )
 
 
-def test_a_limit_that_comes_late_is_kept_too(run_python: Run) -> None:
-    run_python(
+def test_a_limit_that_comes_late_is_kept_too(run_prepared: Run) -> None:
+    run_prepared(
         """
         import resource
         policies = (bigmem.Recycle(), bigmem.Deferred(), bigmem.Inline())
@@ -494,40 +371,4 @@ def test_a_limit_that_comes_late_is_kept_too(run_python: Run) -> None:
                 array = fill(allocator, (100 + 8 * step) << 20)
                 del array
         """,
-        prefix=PRELUDE,
-    )
-
-
-def test_a_child_asks_the_fences_that_a_thread_of_its_parent_was_asking(run_python: Run) -> None:
-    run_python(
-        """
-        allocators = [native(bigmem.Recycle()), bigmem.SystemAllocator()]
-        asked, answer = threading.Event(), threading.Event()
-        parent = os.getpid()
-        class Slow:
-            asked = 0
-            def done(self):
-                self.asked += 1
-                if os.getpid() != parent:
-                    return True
-                if self.asked > 1:
-                    asked.set()
-                    answer.wait(20)
-                return False
-        for allocator in allocators:
-            block = allocator.allocate(10_000)
-            block.fence(Slow())
-            block.release()
-        thread = threading.Thread(target=bigmem.flush, args=(0,))
-        thread.start()
-        assert asked.wait(20)
-        child = os.fork()
-        if child == 0:
-            done = [allocator.flush(5) for allocator in allocators]
-            os._exit(0 if all(done) else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        answer.set()
-        thread.join()
-        """,
-        prefix=PRELUDE,
     )

@@ -1,0 +1,191 @@
+#include "trace.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "clock.hpp"
+#include "text.hpp"
+
+namespace bigmem {
+namespace {
+
+// Kept free for the last event and the end of the array.
+constexpr std::size_t room_to_close = 512;
+constexpr std::size_t longest_event = 2048;
+constexpr std::size_t longest_name = 128;
+constexpr std::size_t longest_site = 512;
+
+std::uint64_t thread_id() {
+  static thread_local const auto id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+  return id;
+}
+
+// Microseconds, which the format counts in, with the nanoseconds behind the point.
+struct Microseconds {
+  double seconds;
+};
+
+Text& operator<<(Text& text, Microseconds time) {
+  const auto ns = static_cast<std::uint64_t>(time.seconds > 0 ? time.seconds * 1e9 : 0);
+  const char digits[] = {'.', static_cast<char>('0' + ns / 100 % 10),
+                         static_cast<char>('0' + ns / 10 % 10), static_cast<char>('0' + ns % 10)};
+  return text << ns / 1000 << std::string_view(digits, sizeof digits);
+}
+
+// The full size on disk where the file system can promise it, a hole where it cannot.
+bool give_size(int file, std::size_t size) {
+  if (fallocate(file, 0, 0, static_cast<off_t>(size)) == 0) return true;
+  return (errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(file, static_cast<off_t>(size)) == 0;
+}
+
+}  // namespace
+
+std::atomic<std::uint64_t> TraceLog::generation_{0};
+
+std::shared_ptr<TraceLog> TraceLog::open(const char* path, std::size_t max_bytes,
+                                         std::string name) {
+  const int file = path ? ::open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
+                        : memfd_create("bigmem-trace", MFD_CLOEXEC);
+  if (file < 0) return nullptr;
+  void* map = MAP_FAILED;
+  // A memory file pays for what is written to it; its first touch finds room or ends the process
+  // as any other memory does.
+  const bool sized =
+      path ? give_size(file, max_bytes) : ftruncate(file, static_cast<off_t>(max_bytes)) == 0;
+  if (sized) map = mmap(nullptr, max_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (map == MAP_FAILED) {
+    const int error = errno;
+    if (path) unlink(path);
+    ::close(file);
+    errno = error;
+    return nullptr;
+  }
+  return std::shared_ptr<TraceLog>(
+      new TraceLog(file, static_cast<char*>(map), max_bytes, std::move(name)));
+}
+
+TraceLog::TraceLog(int file, char* map, std::size_t size, std::string name)
+    : file_(file),
+      map_(map),
+      size_(size),
+      name_(std::move(name)),
+      process_(getpid()),
+      born_(generation_.load()) {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  text << "[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":" << std::uint64_t(process_)
+       << ",\"args\":{\"name\":\"bigmem ";
+  text.json(name_, longest_name) << "\"}},\n";
+  write(text.view());
+}
+
+TraceLog::~TraceLog() {
+  close();
+  munmap(map_, size_);
+  ::close(file_);
+}
+
+void TraceLog::close() noexcept {
+  if (closed_.exchange(true) || born_ != generation_.load()) return;
+  while (writers_.load()) sched_yield();
+  char line[room_to_close];
+  Text text(line, sizeof line);
+  text << "{\"ph\":\"i\",\"name\":\"close\",\"s\":\"p\",\"ts\":" << Microseconds{seconds_now()}
+       << ",\"pid\":" << std::uint64_t(process_) << ",\"tid\":" << thread_id()
+       << ",\"args\":{\"dropped\":" << dropped_.load() << "}}\n]\n";
+  const std::size_t at = cursor_.load();
+  std::memcpy(map_ + at, line, text.length());
+  cursor_.store(at + text.length());
+  // Should that fail, the reader finds the end all the same.
+  if (ftruncate(file_, static_cast<off_t>(cursor_.load())) != 0) return;
+}
+
+void TraceLog::write(std::string_view text) noexcept {
+  ++writers_;
+  if (usable()) {
+    const std::size_t limit = size_ - room_to_close;
+    std::size_t at = cursor_.load();
+    bool fits;
+    while ((fits = text.size() <= limit - at) &&
+           !cursor_.compare_exchange_weak(at, at + text.size()))
+      continue;
+    if (fits)
+      std::memcpy(map_ + at, text.data(), text.size());
+    else
+      ++dropped_;
+  }
+  --writers_;
+}
+
+namespace {
+
+// What complete events have in common, up to the inside of their arguments.
+Text& complete_event(Text& text, std::string_view name, std::string_view category, int process,
+                     double begin, double seconds) {
+  text << "{\"ph\":\"X\",\"name\":\"" << name << "\",\"cat\":\"";
+  text.json(category, longest_name)
+      << "\",\"ts\":" << Microseconds{begin} << ",\"dur\":" << Microseconds{seconds}
+      << ",\"pid\":" << std::uint64_t(process) << ",\"tid\":" << thread_id() << ",\"args\":{";
+  return text;
+}
+
+}  // namespace
+
+void TraceLog::allocated(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
+                         std::string_view where) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  complete_event(text, "allocate", name_, process_, begin, seconds)
+      << "\"nbytes\":" << nbytes << ",\"address\":\"";
+  text.hexadecimal(address) << "\"";
+  if (!where.empty()) (text << ",\"where\":\"").json(where, longest_site) << "\"";
+  text << "}},\n";
+  write(text.view());
+  count_live(begin + seconds, live_ += nbytes);
+}
+
+void TraceLog::released(double begin, double seconds, std::uintptr_t address,
+                        std::size_t nbytes) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  complete_event(text, "release", name_, process_, begin, seconds)
+      << "\"nbytes\":" << nbytes << ",\"address\":\"";
+  text.hexadecimal(address) << "\"}},\n";
+  write(text.view());
+  count_live(begin, live_ -= nbytes);
+}
+
+void TraceLog::reclaimed(std::size_t nbytes, double begin, double seconds) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  complete_event(text, "reclaim", name_, process_, begin, seconds)
+      << "\"nbytes\":" << nbytes << "}},\n";
+  write(text.view());
+}
+
+void TraceLog::waited(double begin, double seconds) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  complete_event(text, "wait", name_, process_, begin, seconds) << "}},\n";
+  write(text.view());
+}
+
+void TraceLog::count_live(double when, std::size_t live) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  text << "{\"ph\":\"C\",\"name\":\"";
+  text.json(name_, longest_name) << " live\",\"ts\":" << Microseconds{when}
+                                 << ",\"pid\":" << std::uint64_t(process_)
+                                 << ",\"args\":{\"bytes\":" << live << "}},\n";
+  write(text.view());
+}
+
+}  // namespace bigmem

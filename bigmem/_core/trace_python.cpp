@@ -1,0 +1,160 @@
+#include "trace_python.hpp"
+
+#include <pthread.h>
+
+#include <new>
+#include <utility>
+
+#include "block.hpp"
+#include "clock.hpp"
+#include "frames.hpp"
+#include "trace.hpp"
+
+namespace bigmem {
+namespace {
+
+struct PyTraceLog {
+  PyObject_HEAD std::shared_ptr<TraceLog> log;
+};
+
+// What a traced block calls on its release. It is let go when the memory below has been, so that
+// its own end is that of the release.
+struct Ending {
+  PyObject_HEAD std::shared_ptr<TraceLog> log;
+  std::uintptr_t address;
+  std::size_t nbytes;
+  double begin;  // of the release, 0 before it
+};
+
+PyTypeObject *log_type, *ending_type;
+
+PyObject* ending_call(Ending* self, PyObject*, PyObject*) {
+  self->begin = seconds_now();
+  Py_RETURN_NONE;
+}
+
+void ending_dealloc(Ending* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  if (self->begin > 0)
+    self->log->released(self->begin, seconds_now() - self->begin, self->address, self->nbytes);
+  self->log.~shared_ptr();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyType_Slot ending_slots[] = {{Py_tp_doc, const_cast<char*>("Logs the release of a block.")},
+                              {Py_tp_call, reinterpret_cast<void*>(ending_call)},
+                              {Py_tp_dealloc, reinterpret_cast<void*>(ending_dealloc)},
+                              {0, nullptr}};
+PyType_Spec ending_spec = {
+    "bigmem._core.Ending", sizeof(Ending), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    ending_slots};
+
+PyObject* log_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *path, *encoded = nullptr;
+  Py_ssize_t max_bytes;
+  const char* name;
+  if (!PyArg_ParseTuple(args, "Ons:TraceLog", &path, &max_bytes, &name)) return nullptr;
+  if (!Py_IsNone(path) && !PyUnicode_FSConverter(path, &encoded)) return nullptr;
+  auto log = TraceLog::open(encoded ? PyBytes_AS_STRING(encoded) : nullptr,
+                            static_cast<std::size_t>(max_bytes), name);
+  Py_XDECREF(encoded);
+  if (!log) return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+  auto* self = reinterpret_cast<PyTraceLog*>(type->tp_alloc(type, 0));
+  if (self) new (&self->log) std::shared_ptr<TraceLog>(std::move(log));
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void log_dealloc(PyTraceLog* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  self->log.~shared_ptr();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
+  PyObject *buffer, *allocator;
+  double begin;
+  int where;
+  if (!PyArg_ParseTuple(args, "OdOp:allocated", &buffer, &begin, &allocator, &where))
+    return nullptr;
+  const double end = seconds_now();
+  PyObject* origin = where ? call_site() : Py_NewRef(Py_None);
+  if (!origin) return nullptr;
+  auto* ending = reinterpret_cast<Ending*>(ending_type->tp_alloc(ending_type, 0));
+  if (!ending) {
+    Py_DECREF(origin);
+    return nullptr;
+  }
+  new (&ending->log) std::shared_ptr<TraceLog>(self->log);
+  PyObject* block =
+      new_block_over(buffer, 0, -1, allocator, {reinterpret_cast<PyObject*>(ending), origin});
+  if (block) {
+    const Range range = range_of(block);
+    ending->address = range.begin;
+    ending->nbytes = range.nbytes;
+    const char* site = Py_IsNone(origin) ? "" : PyUnicode_AsUTF8(origin);
+    self->log->allocated(begin, end - begin, ending->address, ending->nbytes, site ? site : "");
+  }
+  Py_DECREF(ending);
+  Py_DECREF(origin);
+  return block;
+}
+
+PyObject* log_close(PyTraceLog* self, PyObject*) {
+  self->log->close();
+  Py_RETURN_NONE;
+}
+
+PyObject* log_read(PyTraceLog* self, PyObject*) {
+  return PyBytes_FromStringAndSize(self->log->begin(),
+                                   static_cast<Py_ssize_t>(self->log->length()));
+}
+
+PyObject* log_dropped(PyTraceLog* self, PyObject*) {
+  return PyLong_FromUnsignedLongLong(self->log->dropped());
+}
+
+PyMethodDef log_methods[] = {
+    {"allocated", reinterpret_cast<PyCFunction>(log_allocated), METH_VARARGS,
+     "allocated(block, begin, allocator, where)\n--\n\nLog an allocation that began then; a block "
+     "of the allocator over the given one, whose release is logged."},
+    {"close", reinterpret_cast<PyCFunction>(log_close), METH_NOARGS,
+     "close()\n--\n\nComplete the file. Later events are not logged."},
+    {"read", reinterpret_cast<PyCFunction>(log_read), METH_NOARGS,
+     "read()\n--\n\nWhat is in the log so far."},
+    {"dropped", reinterpret_cast<PyCFunction>(log_dropped), METH_NOARGS,
+     "dropped()\n--\n\nHow many events found no room."},
+    {nullptr}};
+PyType_Slot log_slots[] = {
+    {Py_tp_doc, const_cast<char*>("TraceLog(path, max_bytes, name)\n--\n\nThe native part of "
+                                  "Traced; in memory if path is None.")},
+    {Py_tp_new, reinterpret_cast<void*>(log_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(log_dealloc)},
+    {Py_tp_methods, log_methods},
+    {0, nullptr}};
+PyType_Spec log_spec = {"bigmem._core.TraceLog", sizeof(PyTraceLog), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, log_slots};
+
+}  // namespace
+
+bool add_trace_types(PyObject* module) {
+  // With the module and so before any arena's: in the child, arenas reclaim at once.
+  static const int handler = pthread_atfork(nullptr, nullptr, TraceLog::disown_all);
+  (void)handler;
+  return (log_type = add_type(module, &log_spec)) && (ending_type = add_type(module, &ending_spec));
+}
+
+bool observer_from_python(PyObject* object, std::shared_ptr<Observer>* observer) {
+  if (Py_IsNone(object)) return true;
+  if (!PyObject_TypeCheck(object, log_type)) {
+    PyErr_Format(PyExc_TypeError, "expected TraceLog or None, not %.100s",
+                 Py_TYPE(object)->tp_name);
+    return false;
+  }
+  *observer = reinterpret_cast<PyTraceLog*>(object)->log;
+  return true;
+}
+
+}  // namespace bigmem

@@ -1,0 +1,238 @@
+"""What a fork keeps whole on both sides, each in a process of its own."""
+
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., str]
+
+
+@pytest.mark.parametrize("policy", ["Inline()", "Deferred()", "Recycle()", "Deferred('free')"])
+def test_children_allocate_release_and_flush_while_the_reclaimer_is_busy(
+    run_prepared: Run, policy: str
+) -> None:
+    run_prepared(
+        """
+        # This program has threads of its own, and Python 3.12 and later warn of that.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        allocator = native(eval("bigmem." + sys.argv[1]))
+        mapped = native(bigmem.Deferred(), mapped=True)
+        system = bigmem.SystemAllocator()
+        kept = fill(allocator, 3 << 20, 42)
+        stop = False
+        def busy():
+            while not stop:
+                fill(allocator, 2 << 20)
+                fill(mapped, 2 << 20)
+                fill(system, 2 << 20)
+        threads = [threading.Thread(target=busy) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for attempt in range(15):
+            child = os.fork()
+            if child == 0:
+                try:
+                    stats = allocator.stats()
+                    good = stats.warm == stats.pending == stats.reclaiming == 0
+                    good &= bool((kept == 42).all())
+                    kept[:] = 1
+                    mine = fill(allocator, 4 << 20)
+                    others = [fill(mapped, 4 << 20), fill(system, 4 << 20)]
+                    del mine, others
+                    good &= allocator.flush(20) and mapped.flush(20)
+                    os._exit(0 if good else 1)
+                except BaseException as error:
+                    print(error, file=sys.stderr)
+                    os._exit(2)
+            _, status = os.waitpid(child, 0)
+            assert status == 0, (attempt, status)
+            assert (kept == 42).all()
+        stop = True
+        for thread in threads:
+            thread.join()
+        """,
+        policy,
+    )
+
+
+def test_a_child_gives_its_copies_of_idle_memory_up(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        allocator = native(bigmem.Recycle(decay=1000))
+        array = fill(allocator, 256 << 20)
+        del array
+        assert allocator.stats().warm == 256 << 20
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if bigmem.osmem.resident_bytes() < 128 << 20 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert allocator.stats().warm == 256 << 20
+        assert bigmem.osmem.resident_bytes() > 256 << 20
+        """,
+    )
+
+
+def test_workers_of_a_child_start_anew(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        allocator = native(bigmem.Deferred())
+        fill(allocator, 1 << 20)
+        wait_for(lambda: workers() == 1)
+        child = os.fork()
+        if child == 0:
+            good = workers() == 0
+            fill(allocator, 1 << 20)
+            wait_for(lambda: workers() == 1)
+            wait_for(lambda: allocator.stats().pending == 0)
+            os._exit(0 if good else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+    )
+
+
+def test_a_child_asks_the_fences_that_a_thread_of_its_parent_was_asking(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        # This program has threads of its own, and Python 3.12 and later warn of that.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        allocators = [native(bigmem.Recycle()), bigmem.SystemAllocator()]
+        asked, answer = threading.Event(), threading.Event()
+        parent = os.getpid()
+        class Slow:
+            asked = 0
+            def done(self):
+                self.asked += 1
+                if os.getpid() != parent:
+                    return True
+                if self.asked > 1:
+                    asked.set()
+                    answer.wait(20)
+                return False
+        for allocator in allocators:
+            block = allocator.allocate(10_000)
+            block.fence(Slow())
+            block.release()
+        thread = threading.Thread(target=bigmem.flush, args=(0,))
+        thread.start()
+        assert asked.wait(20)
+        child = os.fork()
+        if child == 0:
+            done = [allocator.flush(5) for allocator in allocators]
+            os._exit(0 if all(done) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        answer.set()
+        thread.join()
+        """,
+    )
+
+
+def test_a_fork_finds_no_thread_of_ours_and_python_does_not_warn(run_prepared: Run) -> None:
+    # -W error: Python 3.12 and later warn of forks in any process that has other threads.
+    run_prepared(
+        """
+        warnings.simplefilter("error", DeprecationWarning)
+        allocators = [native(bigmem.Deferred(), reclaim=bigmem.ReclaimPool(n)) for n in (1, 3)]
+        for _ in range(20):
+            for allocator in allocators:
+                fill(allocator, 8 << 20)
+            child = os.fork()
+            if child == 0:
+                os._exit(len(tasks()) - 1)
+            assert os.waitpid(child, 0)[1] == 0
+            # They come back without a further allocation or release.
+            wait_for(lambda: workers() == 4)
+            wait_for(lambda: not any(a.stats().pending for a in allocators))
+        """
+    )
+
+
+def test_a_fork_waits_for_no_worker_that_is_stuck(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore")
+        table = _core.ProbedPages()
+        allocator = native(bigmem.Deferred(), table)
+        array = fill(allocator, 8 << 20)
+        table.delay("decommit", 5.0)
+        del array
+        wait_for(lambda: allocator.stats().reclaiming)
+        child = os.fork()
+        if child == 0:
+            table.delay("decommit", 0)
+            fill(allocator, 1 << 20)
+            os._exit(0 if allocator.flush(5) else 1)
+        assert allocator.stats().reclaiming, "the fork waited for the reclaim"
+        assert os.waitpid(child, 0)[1] == 0
+        table.delay("decommit", 0)
+        assert allocator.flush(20)
+        """
+    )
+
+
+@pytest.mark.parametrize("huge", ["never", "always"])
+def test_a_living_child_costs_the_parent_no_copy_of_its_idle_memory(
+    run_prepared: Run, huge: str
+) -> None:
+    run_prepared(
+        """
+        import resource
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        size = 64 << 20
+        allocator = native(bigmem.Recycle(decay=1000), huge=sys.argv[1])
+        def step():
+            fill(allocator, size)
+        held = fill(allocator, size, 7)
+        for _ in range(3):
+            step()
+        huge_before = bigmem.osmem.huge_page_bytes()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0 if bool((held == 7).all()) else 1)
+        before = faults()
+        step()
+        # Its interpreter pages are copied; 64 MiB would be 16384.
+        assert faults() - before < 1000, faults() - before
+        assert bigmem.osmem.huge_page_bytes() >= huge_before
+        # What was live is the child's too: it goes back instead of being copied page by page.
+        del held
+        assert allocator.flush(20)
+        assert allocator.stats().warm == size
+        os.write(writer, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+        held = fill(allocator, size, 7)
+        step()
+        del held
+        assert allocator.stats().warm == 2 * size
+        """,
+        huge,
+    )
+
+
+def test_idle_memory_stays_with_the_parent(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        allocator = native(bigmem.Recycle(decay=1000))
+        fill(allocator, 64 << 20)
+        small = [fill(allocator, 40_000) for _ in range(100)]
+        del small[::2]
+        warm = allocator.stats().warm
+        child = os.fork()
+        if child == 0:
+            good = allocator.stats().warm == 0
+            zeros = bigmem.zeros(64 << 20, np.uint8, allocator=allocator)
+            good = good and not zeros.any()
+            # A child of the child shares nothing it should not, and misses nothing either.
+            zeros[:] = 3
+            grandchild = os.fork()
+            if grandchild == 0:
+                os._exit(0 if bool((zeros == 3).all()) else 1)
+            good = good and os.waitpid(grandchild, 0)[1] == 0
+            os._exit(0 if good else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert allocator.stats().warm == warm
+        """
+    )
