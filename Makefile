@@ -3,7 +3,7 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint bench results test-gpu clean
+.PHONY: demo test stress long-test lint bench bench-core results test-gpu clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -12,6 +12,18 @@ demo:
 test:
 	@scripts/setup.sh $(VENV) prover,test
 	$(BIN)/python -m pytest
+
+# The stress test for as long as STRESS_SECONDS says.
+STRESS_SECONDS ?= 600
+stress:
+	@scripts/setup.sh $(VENV) test
+	BIGMEM_STRESS_SECONDS=$(STRESS_SECONDS) $(BIN)/python -m pytest -s --timeout=0 \
+	  tests/bigmem/test_stress.py
+
+# A million steps of the extent map beside its model: five to twenty minutes.
+long-test:
+	@scripts/setup.sh $(VENV) test
+	$(BIN)/python -m pytest -s -m long
 
 lint:
 	@scripts/setup.sh $(VENV) lint,prover,test
@@ -24,6 +36,12 @@ bench:
 	@scripts/setup.sh $(VENV) bench,prover
 	$(BIN)/python -m bench.release
 	$(BIN)/python -m bench.kernels 14 16
+
+# The figures of the allocator core: up to twelve minutes on an otherwise idle machine. To compare
+# jemalloc, mimalloc and tcmalloc: apt install libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4.
+bench-core:
+	@scripts/setup.sh $(VENV) bench
+	$(BIN)/python -m bench.core --json bench/results/core.json --markdown docs/core-figures.md
 
 # The figures that the README shows, made again: about fifteen minutes on an otherwise idle machine.
 results:

@@ -60,6 +60,11 @@ def regime_environment(regime: str) -> dict[str, str]:
     return {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0" if regime == "4 KiB" else "1"}
 
 
+def huge_regime() -> bool:
+    """Whether this process was started in the regime of huge pages."""
+    return os.environ.get("NUMPY_MADVISE_HUGEPAGE") != "0"
+
+
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,13 @@ import numpy as np
 
 import bigmem
 from bench import machine
+from bench.timing import make_array, milliseconds, timed
 from bigmem.sizes import format_size, parse_size
 
 SIZES = ("1MiB", "16MiB", "256MiB")
 # Bytes that the repeated releases of one size touch in all.
 TOUCHED_PER_SIZE = 1 << 30
 REPEATS = 3
-
-Array = np.ndarray[Any, Any]
 
 
 def subjects() -> dict[str, bigmem.Allocator | None]:
@@ -45,20 +43,6 @@ def subjects() -> dict[str, bigmem.Allocator | None]:
         "deferred": bigmem.make("deferred"),
         "recycle": bigmem.make("recycle"),
     }
-
-
-def make_array(allocator: bigmem.Allocator | None, nbytes: int) -> Array:
-    """An array of bytes, untouched if fresh."""
-    if allocator is None:
-        return np.empty(nbytes, np.uint8)
-    return bigmem.empty(nbytes, np.uint8, allocator=allocator)
-
-
-def timed(action: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
 
 
 class Watcher:
@@ -172,11 +156,6 @@ def run_regime(regime: str, size: int) -> dict[str, Any]:
     )
     results: dict[str, Any] = json.loads(done.stdout)
     return results
-
-
-def milliseconds(seconds: float) -> str:
-    """Three significant digits, in ms."""
-    return f"{seconds * 1e3:.3g}"
 
 
 def table(size: int, results: dict[str, Any]) -> list[list[str]]:
