@@ -37,7 +37,7 @@ bench:
 	$(BIN)/python -m bench.release
 	$(BIN)/python -m bench.kernels 14 16
 
-# The figures of the allocator core: up to twelve minutes on an otherwise idle machine. To compare
+# The figures of the allocator core: a quarter of an hour on an otherwise idle machine. To compare
 # jemalloc, mimalloc and tcmalloc: apt install libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4.
 bench-core:
 	@scripts/setup.sh $(VENV) bench

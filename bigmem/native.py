@@ -1,5 +1,6 @@
 """What the allocators over the core's arenas share."""
 
+import atexit
 import sys
 import time
 from typing import SupportsIndex
@@ -24,6 +25,7 @@ _SLICE_SECONDS = 0.05
 
 
 _core.report_incidents_to(incidents.report)
+atexit.register(_core.end_workers)
 
 
 def _native_size(size: SupportsIndex | str | None) -> int:

@@ -36,9 +36,9 @@ class Scale:
     calls: tuple[tuple[int, int], ...] = (
         (MIB, 300),
         (16 * MIB, 300),
-        (256 * MIB, 10),
-        (GIB, 4),
-        (4 * GIB, 2),
+        (256 * MIB, 20),
+        (GIB, 6),
+        (4 * GIB, 3),
         (16 * GIB, 1),
     )
     result: int = 512 * MIB

@@ -14,7 +14,7 @@ import bigmem
 from bench.core.contenders import MALLOCS, OUT, POLICIES, Contender
 from bench.core.figure import Figure, Found, Results, share
 from bench.core.scale import Scale
-from bench.machine import GIB, MIB
+from bench.machine import GIB, MIB, settled_available_bytes
 from bench.timing import Array, make_array, milliseconds, timed
 from bigmem import osmem
 
@@ -83,7 +83,7 @@ def idle(seconds: float, live: int, available: int) -> Found:
     return {
         "returned": returned,
         "back_after_s": back_after,
-        "regained": 1 - (available - osmem.available_bytes()) / (peak - live),
+        "regained": 1 - (available - settled_available_bytes()) / (peak - live),
     }
 
 
@@ -91,7 +91,7 @@ def measure_steps(contender: Contender, scale: Scale) -> Found:
     """The step loop, then the idle program."""
     count = scale.result // 8
     a, b = np.full(count, 1.0), np.full(count, 2.0)
-    live, available = osmem.resident_bytes(), osmem.available_bytes()
+    live, available = osmem.resident_bytes(), settled_available_bytes()
     step = adder(contender, a, b)
     again = partial(np.add, a, b)
     loop(step, again, WARM_UP)

@@ -121,6 +121,13 @@ bool MemoryLimit::nearly_exhausted() const noexcept {
   return total != unlimited && meminfo.field("MemAvailable") < total / machine_reserve;
 }
 
+double stalled_seconds(const char* path) noexcept {
+  const Text text(path);
+  const char* total = std::strstr(text.begin(), "total=");
+  if (std::strncmp(text.begin(), "some ", 5) != 0 || !total) return -1;
+  return static_cast<double>(std::strtoull(total + 6, nullptr, 10)) / 1e6;
+}
+
 // Resident less shared pages: statm costs a fifth of what status does.
 std::size_t resident_private_bytes() noexcept {
   unsigned long long size, resident, shared;

@@ -46,6 +46,10 @@ class MemoryLimit {
   const std::string meminfo_;
 };
 
+// Seconds that some task has waited for memory so far, by a file of the kernel's pressure stall
+// information; negative if it does not say.
+double stalled_seconds(const char* path) noexcept;
+
 // Bytes of this process's private memory that are in memory; 0 where the system does not say.
 std::size_t resident_private_bytes() noexcept;
 

@@ -27,6 +27,11 @@ int restart_workers(void*) {
   return 0;
 }
 
+PyObject* end_workers(PyObject*, PyObject*) {
+  bigmem::Reclaimer::end_all();
+  Py_RETURN_NONE;
+}
+
 PyObject* huge_pages_work(PyObject*, PyObject*) {
   return PyBool_FromLong(bigmem::huge_pages_work());
 }
@@ -56,6 +61,8 @@ PyMethodDef functions[] = {
     {"report_incidents_to", bigmem::report_incidents_to, METH_O,
      "report_incidents_to(callback)\n--\n\nCall callback(kind, errno) for the first incident of "
      "each kind, in the main thread, after an allocation, flush or stats that found it."},
+    {"end_workers", end_workers, METH_NOARGS,
+     "end_workers()\n--\n\nLet the workers of every pool end, and start no more: for exit."},
     {"huge_pages_work", huge_pages_work, METH_NOARGS,
      "huge_pages_work()\n--\n\nWhether memory that asks for 2 MiB pages gets any now."},
     {"live_blocks", live_blocks, METH_NOARGS,

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "memory_limit.hpp"
@@ -16,13 +15,15 @@ namespace bigmem {
 // Whether memory runs short around this process: its control groups or the machine are nearly
 // full, or tasks wait for memory (the kernel's pressure stall information, where it has it).
 //
-// Any thread may ask, as often as it likes: the system is asked once in ten milliseconds. Nothing
-// here blocks, allocates or enters Python.
+// Any thread may ask, as often as it likes: the system is asked once in a tenth of a second, by
+// reading a few files. A trigger in the stall file would say the same sooner, but closing it waits
+// for a grace period of the kernel: every exit would take ten milliseconds longer. Nothing here
+// blocks, allocates or enters Python.
 class PressureMonitor {
  public:
-  // `stall_files` are tried in turn until the kernel accepts a trigger in one.
-  PressureMonitor(std::shared_ptr<const MemoryLimit> memory, std::vector<std::string> stall_files);
-  ~PressureMonitor() { drop_trigger(unopened); }
+  // The first of the `stall_files` that can be read is looked at.
+  PressureMonitor(std::shared_ptr<const MemoryLimit> memory, std::vector<std::string> stall_files)
+      : memory_(std::move(memory)), stall_files_(std::move(stall_files)) {}
   PressureMonitor(const PressureMonitor&) = delete;
   PressureMonitor& operator=(const PressureMonitor&) = delete;
 
@@ -37,28 +38,19 @@ class PressureMonitor {
   void report_until(double time) noexcept;
   const MemoryLimit& memory() const { return *memory_; }
 
-  // A trigger belongs to the file that parent and child share, and whoever polls first gets the
-  // event: a child opens its own.
-  static void after_fork_in_child() noexcept;
-
  private:
-  static constexpr int unopened = -1, opening = -2, unsupported = -3;
+  static constexpr double never = -std::numeric_limits<double>::infinity();
 
-  bool stalled() noexcept;
-  void open_trigger() noexcept;
-  void drop_trigger(int next) noexcept;
-  bool is_ours(int file) const noexcept;
+  bool stalled(double now) noexcept;
 
   const std::shared_ptr<const MemoryLimit> memory_;
   const std::vector<std::string> stall_files_;
   std::atomic<std::uint64_t> events_{0};
   std::atomic<bool> full_{false}, pressed_{false};  // by the last look; by the last answer
-  std::atomic<double> until_{-std::numeric_limits<double>::infinity()};
-  std::atomic<double> next_poll_{-std::numeric_limits<double>::infinity()};
-  std::atomic<double> next_look_{-std::numeric_limits<double>::infinity()};
-  std::atomic<int> trigger_{unopened};
-  std::atomic<dev_t> device_{0};
-  std::atomic<ino_t> inode_{0};
+  std::atomic<double> until_{never};
+  std::atomic<double> next_look_{never};
+  // When the window began in which stalls are added up, and how many seconds there were then.
+  std::atomic<double> window_begin_{never}, stalled_before_{0};
 };
 
 }  // namespace bigmem

@@ -267,20 +267,30 @@ void Reclaimer::sleep_until_woken() noexcept {
   woken_.wait(lock, [&] { return !asleep_.load() || told_to_end(); });
 }
 
-// Ends the workers, if they do so in time, and keeps others from being started.
-void Reclaimer::end_workers() noexcept {
+// Keeps workers from being started, and tells those that run to end; false if none do.
+bool Reclaimer::tell_to_end() noexcept {
   Phase before = phase_.load();
   while (before == Phase::starting || !phase_.compare_exchange_weak(before, Phase::held)) {
     if (before == Phase::starting) std::this_thread::yield();
     before = phase_.load();
   }
-  if (before != Phase::running) return;
+  if (before != Phase::running) return false;
   stopping_.store(true);
   {
     std::lock_guard lock(mutex_);
     asleep_.store(false);
   }
   woken_.notify_all();
+  return true;
+}
+
+void Reclaimer::end_all() noexcept {
+  for (const auto& reclaimer : all_reclaimers()) reclaimer->tell_to_end();
+}
+
+// Ends the workers, if they do so in time.
+void Reclaimer::end_workers() noexcept {
+  if (!tell_to_end()) return;
   const double deadline = seconds_now() + longest_end;
   while (running() && seconds_now() < deadline) std::this_thread::sleep_for(look_again);
   if (running()) {
@@ -308,7 +318,6 @@ void Reclaimer::prepare_fork() {
 
 void Reclaimer::fork_done(bool in_child) {
   bool restart = false;
-  if (in_child) PressureMonitor::after_fork_in_child();
   for (Reclaimer* reclaimer : registry().reclaimers) {
     if (in_child) {
       // The workers, if any, stayed behind; others start when they are needed.

@@ -87,8 +87,12 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   static void set_after_fork(void (*call)());
   static void restart_all() noexcept;
 
+  // The process is about to end, which frees memory faster than workers can: they end, without
+  // being waited for, and no more are started.
+  static void end_all() noexcept;
+
  private:
-  // `held`: a fork is under way, and nobody may start workers.
+  // `held`: a fork is under way, or the end of the process, and nobody may start workers.
   enum class Phase { idle, starting, running, refused, held };
   struct Worker {
     std::shared_ptr<Reclaimer> reclaimer;
@@ -109,6 +113,7 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   bool told_to_end() const { return stopping_.load() || losing_.load() > 0; }
   void rest(int milliseconds) noexcept;
   void sleep_until_woken() noexcept;
+  bool tell_to_end() noexcept;
   void end_workers() noexcept;
 
   const int workers_;
@@ -118,7 +123,7 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   std::atomic<int> losing_{0};  // workers that are to end as if by accident
   std::atomic<bool> asleep_{false};
   std::atomic<bool> closed_{false};
-  std::atomic<bool> stopping_{false};  // all workers are to end, for a fork
+  std::atomic<bool> stopping_{false};  // all workers are to end
   std::atomic<bool> restart_{false};   // a fork has ended workers that ran
   std::array<std::atomic<pid_t>, most_workers> threads_{};
   std::mutex mutex_;  // guards the list; never held across a system call
