@@ -57,7 +57,7 @@ def warm_up(nbytes: int) -> None:
 
 
 def settled_available_bytes() -> int:
-    """MemAvailable once it has come to rest: a virtual machine may tell its host of free pages first.
+    """MemAvailable once it has come to rest; a virtual machine first tells its host of free pages.
 
     Waits ten seconds at most.
     """
