@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "clearing.hpp"
 #include "clock.hpp"
 
 namespace bigmem {
@@ -270,6 +271,13 @@ bool Arena::commit(Extent* extent) noexcept {
   lock.unlock();
   if (extent) reclaim_extent(extent, Goal::clean, Advice::dontneed);
   return false;
+}
+
+void Arena::clear_block(const Lease& lease) noexcept {
+  const auto* extent = static_cast<const Extent*>(lease.token);
+  const bool whole_units = extent->size >= huge_unit;
+  clear(config_.pages, lease.address, lease.nbytes,
+        whole_units ? zone_of(extent).page : PageSize::small);
 }
 
 void Arena::populate(const Lease& lease) noexcept {

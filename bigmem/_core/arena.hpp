@@ -63,6 +63,8 @@ class Arena final : public Source, public Reclaimable {
                         Contents& contents);
   // May reserve, reclaim and wait. `lease.source` is left for the caller to fill in.
   Result allocate(std::size_t nbytes, std::size_t alignment, Lease& lease, Contents& contents);
+  // Zeroes a dirty one.
+  void clear_block(const Lease& lease) noexcept;
   // Makes a fresh range resident, a step at a time.
   void populate(const Lease& lease) noexcept;
   // What a block of that size counts as: whole pages.

@@ -225,7 +225,7 @@ PyObject* arena_allocate(PyArena* self, PyObject* args) {
       std::memset(lease.address, 0, lease.nbytes);
     } else {
       WithoutGil nogil;
-      std::memset(lease.address, 0, lease.nbytes);
+      arena.clear_block(lease);
     }
   }
   arena.count_allocation(seconds_now() - start);

@@ -1,6 +1,7 @@
 #include "arena_python.hpp"
 #include "block.hpp"
 #include "charge_python.hpp"
+#include "clearing.hpp"
 #include "extent_map_python.hpp"
 #include "guard_python.hpp"
 #include "incidents_python.hpp"
@@ -25,6 +26,13 @@ PyObject* parked_by(PyObject*, PyObject* allocator) {
 int restart_workers(void*) {
   bigmem::Reclaimer::restart_all();
   return 0;
+}
+
+PyObject* clearing_verdict(PyObject*, PyObject* args) {
+  int verdict = bigmem::clearing_verdict();
+  if (!PyArg_ParseTuple(args, "|i:clearing_verdict", &verdict)) return nullptr;
+  bigmem::set_clearing_verdict(verdict);
+  return PyLong_FromLong(verdict);
 }
 
 PyObject* end_workers(PyObject*, PyObject*) {
@@ -61,6 +69,9 @@ PyMethodDef functions[] = {
     {"report_incidents_to", bigmem::report_incidents_to, METH_O,
      "report_incidents_to(callback)\n--\n\nCall callback(kind, errno) for the first incident of "
      "each kind, in the main thread, after an allocation, flush or stats that found it."},
+    {"clearing_verdict", clearing_verdict, METH_VARARGS,
+     "clearing_verdict([new])\n--\n\nWhether fresh huge pages cost less than overwriting dirty "
+     "ones, 1 or 0; -1 before the first large block has shown it. Tests set it."},
     {"end_workers", end_workers, METH_NOARGS,
      "end_workers()\n--\n\nLet the workers of every pool end, and start no more: for exit."},
     {"huge_pages_work", huge_pages_work, METH_NOARGS,
