@@ -25,13 +25,14 @@ class AllocatorStats:
     Attributes
     ----------
     live
-        In use. Ranges count as they are rounded: to 4 KiB, in huge pages to 2 MiB.
+        In use; sizes rounded to 4 KiB.
     pending
         Released and waiting for the reclaimer, or for a fence.
     reclaiming
         In the reclaimer's hands.
     warm
-        Resident and reusable without a fault.
+        Resident and reusable without a fault; what live blocks leave of their last huge page, which
+        serves smaller blocks and cannot go back before them, included.
     lazy
         Given up with MADV_FREE: still counted in RSS until the kernel needs it.
     clean

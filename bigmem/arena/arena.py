@@ -14,7 +14,8 @@ class ArenaAllocator(NativeAllocator):
     """Cuts blocks from an address range that is reserved once, at the first allocation.
 
     A release is a hand-over in microseconds whatever the size (except under `Inline`). Best fit
-    over warm memory first; blocks are rounded to 4 KiB, those of huge pages to 2 MiB.
+    over warm memory first; blocks are rounded to 4 KiB. Those of huge pages begin on a border of
+    2 MiB, and what they leave of their last huge page serves smaller blocks.
 
     Parameters
     ----------

@@ -20,11 +20,20 @@ def test_tables_are_the_committed_results(result: str) -> None:
     assert (ROOT / "bench" / "results" / result).read_text(encoding="utf-8").strip() in README
 
 
-def test_the_example_runs() -> None:
-    (example,) = blocks("python")
-    small = example.replace("1 << 27", "1 << 20")
-    assert small != example
-    subprocess.run([sys.executable, "-c", small], check=True, timeout=120, capture_output=True)
+def test_the_examples_run(tmp_path: Path) -> None:
+    examples = "\n".join(blocks("python"))
+    small = examples.replace("1 << 27", "1 << 20")
+    assert small != examples
+    done = subprocess.run(
+        [sys.executable, "-c", small],
+        check=True,
+        timeout=120,
+        capture_output=True,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert (tmp_path / "trace.json").is_file()
 
 
 def test_every_command_exists() -> None:
