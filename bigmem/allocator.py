@@ -144,7 +144,7 @@ class Allocator(ABC):
         """
         start = time.monotonic()
         while True:
-            poll_fences()
+            poll_fences(self)
             if not parked_by(self):
                 return True
             if timeout is not None and time.monotonic() - start >= timeout:

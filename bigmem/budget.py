@@ -30,7 +30,8 @@ class Budget:
         Bytes, a string such as ``"64GiB"``, or a share such as ``"80%"`` of the memory that this
         process may use: the smallest limit of its control groups and the machine.
     timeout
-        Seconds that an allocation waits for fences and for reclaims under way before it fails.
+        Seconds that an allocation waits for fences and for reclaims under way before it fails;
+        infinity waits for ever. It does not wait for other threads to release their blocks.
 
     Notes
     -----
@@ -40,6 +41,8 @@ class Budget:
     """
 
     def __init__(self, limit: SupportsIndex | str, *, timeout: float = 10.0) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+            raise BigmemError(f"timeout is a number of seconds, not {timeout!r}")
         self.timeout = timeout
         percent = _parse_share(limit) if isinstance(limit, str) and "%" in limit else 0.0
         self._fixed = None if percent else parse_size(limit)
@@ -107,7 +110,11 @@ class Budget:
             self._call_back(nbytes)
         _core.poll_fences()
         holders = self._holders()
-        missing = self.used + nbytes - self.limit
+        limit = self.limit
+        if nbytes > limit:
+            raise self._refusal(nbytes, holders)
+        releases = sum(holder.stats().releases for holder in holders)
+        missing = self.used + nbytes - limit
         reclaimed = False
         for holder in holders:
             if missing <= 0:
@@ -118,16 +125,22 @@ class Budget:
         missing = self.used + nbytes - self.limit
         if reclaimed or missing <= 0:
             return ask
-        if ask and self._call_back(missing):
-            return True
+        if ask and self._callbacks:
+            return self._call_back(missing)
         stats = [holder.stats() for holder in holders]
         # More charged than held: something is on its way to the system.
         coming = any(s.pending or s.reclaiming for s in stats)
         coming = coming or self.used > sum(s.resident for s in stats)
+        # Others have let go meanwhile, perhaps into warm memory that is there to be taken.
+        if sum(s.releases for s in stats) != releases and time.monotonic() < deadline:
+            return ask
         if coming and time.monotonic() < deadline:
             time.sleep(_RECHECK_SECONDS)
             return False
-        raise OutOfMemory(
+        raise self._refusal(nbytes, holders)
+
+    def _refusal(self, nbytes: int, holders: "list[NativeAllocator]") -> OutOfMemory:
+        return OutOfMemory(
             f"no room for {format_size(nbytes)} in a budget of {format_size(self.limit)}; "
             + describe_holders(holders)
         )

@@ -106,7 +106,7 @@ class NativeAllocator(Allocator):
         try:
             block = self._core.allocate(size, alignment, zeroed, populate, self)
         except OutOfMemory as error:
-            block = self._after_trimming(size, alignment, zeroed, populate, error)
+            block = self._after_trimming(size, alignment, zeroed, populate, str(error))
         if block is None:
             return self._within_budget(size, alignment, zeroed, populate)
         return block
@@ -116,7 +116,7 @@ class NativeAllocator(Allocator):
         ticket = self._core.ticket()
         try:
             while True:
-                _core.poll_fences()
+                _core.poll_fences(self)
                 left = _SLICE_SECONDS
                 if timeout is not None:
                     left = min(left, max(0.0, start + timeout - time.monotonic()))
@@ -144,14 +144,14 @@ class NativeAllocator(Allocator):
         self._core.retire()
 
     def _after_trimming(
-        self, size: int, alignment: int, zeroed: bool, populate: bool, refusal: OutOfMemory
+        self, size: int, alignment: int, zeroed: bool, populate: bool, refusal: str
     ) -> Block | None:
         """Try again with everyone's idle memory given back, or say who holds what."""
         if sum(allocator.trim() for allocator in open_allocators()):
             try:
                 return self._core.allocate(size, alignment, zeroed, populate, self)
             except OutOfMemory as error:
-                refusal = error
+                refusal = str(error)  # an exception kept here would keep the callers' frames
         holders = [a for a in open_allocators() if isinstance(a, NativeAllocator)]
         raise OutOfMemory(f"{refusal}; {describe_holders(holders)}") from None
 

@@ -85,10 +85,18 @@ def set_allocator(allocator: Allocator | None) -> Allocator | None:
 def flush(timeout: float | None = None) -> bool:
     """Flush every open allocator of the process; `False` if `timeout` seconds did not suffice."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    done = True
+    done, failure = True, None
     for allocator in open_allocators():
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        done = allocator.flush(left) and done
+        try:
+            done = allocator.flush(left) and done
+        except Exception as error:  # of a fence: the others are flushed all the same
+            failure = failure or error
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # or its traceback would keep this frame, and that the callers' arrays
     return done
 
 

@@ -113,7 +113,7 @@ bool Arena::refill(Zone& zone) noexcept {
 
 // Called with the lock held and nodes at hand. `fresh` permits taking memory that is clean.
 Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignment, bool fresh,
-                              Lease& lease, Contents& contents) {
+                              Lease& lease, Contents& contents, Extent* added) {
   if (config_.budget && config_.budget->exceeded()) return Attempt::over_budget;
   ExtentMap::Allocation found = zone.map.allocate(size, alignment, false);
   if (!found.extent && takes_from_the_other(zone, size)) {
@@ -124,7 +124,7 @@ Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignmen
     if (!fresh) return Attempt::need_headroom;
     const std::size_t units = round_up(size, zone.unit);
     if (config_.budget && !config_.budget->charge(units)) return Attempt::over_budget;
-    found = zone.map.allocate(size, alignment, true);
+    found = zone.map.allocate(size, alignment, true, added);
     if (!found.extent) {
       if (config_.budget) config_.budget->credit(units);
       return Attempt::no_room;
@@ -169,6 +169,8 @@ bool Arena::allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& l
 // Not before a block is live: a worker that found nothing live would sleep again. Starting a thread
 // costs a release a hundred microseconds; an allocation that maps memory hardly notices.
 void Arena::rouse() noexcept {
+  // It was closed while this allocation was under way, and may have been forgotten since.
+  if (retired_.load()) config_.reclaimer->add(shared_from_this());
   if (!pays_at_once()) config_.reclaimer->ensure_workers();
   config_.reclaimer->wake();
 }
@@ -192,6 +194,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
                                         : Attempt::need_nodes;
     }
     if (attempted == Attempt::need_headroom) {
+      if (zone == &huge_) replace_small_pages(size);
       Reclaimer::make_headroom(size);
       fresh = true;
       continue;
@@ -215,6 +218,16 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
       if (!bytes(State::reclaiming)) return Result::out_of_memory;
     }
     std::this_thread::sleep_for(breath);
+  }
+}
+
+// A large block is about to get fresh huge pages: as much warm memory of small pages goes back, or
+// many small blocks followed by a large one would occupy twice the memory.
+void Arena::replace_small_pages(std::size_t nbytes) noexcept {
+  for (std::size_t done = 0; done < nbytes;) {
+    Extent* extent = take(small_, ExtentMap::Take::warm, nbytes - done);
+    if (!extent) return;
+    done += reclaim_extent(extent, Goal::clean, Advice::dontneed).tried;
   }
 }
 
@@ -250,7 +263,8 @@ Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, 
     if (zone.map.has_nodes()) {
       Extent* added = zone.map.add_region(reinterpret_cast<std::uintptr_t>(begin), region,
                                           pages.zero_after_decommit);
-      attempted = attempt(zone, size, alignment, true, lease, contents);
+      // In the new region by name: best fit might not get to look at it.
+      attempted = attempt(zone, size, alignment, true, lease, contents, added);
       if (attempted == Attempt::good) return attempted;
       zone.map.remove(added);
     }

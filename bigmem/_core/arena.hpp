@@ -47,7 +47,7 @@ struct ArenaConfig {
 // Blocks of huge pages live in a zone of their own, in which memory goes back in whole pages of
 // 2 MiB: returning part of a huge page would free nothing. One mutex guards the maps
 // and the counters; it is never held across a system call, so that no release can wait for one.
-class Arena final : public Source, public Reclaimable {
+class Arena final : public Source, public Reclaimable, public std::enable_shared_from_this<Arena> {
  public:
   enum class Result { good, over_budget, out_of_memory };
   struct Contents {
@@ -140,9 +140,10 @@ class Arena final : public Source, public Reclaimable {
   std::size_t fragments() const { return small_.map.fragments() + huge_.map.fragments(); }
   std::size_t waiting_bytes() const { return bytes(State::pending) - fenced_bytes(); }
 
+  void replace_small_pages(std::size_t nbytes) noexcept;
   bool takes_from_the_other(const Zone& zone, std::size_t size) const;
   Attempt attempt(Zone& zone, std::size_t size, std::size_t alignment, bool fresh, Lease& lease,
-                  Contents& contents);
+                  Contents& contents, Extent* added = nullptr);
   Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
                Contents& contents);
   bool commit(Extent* extent) noexcept;
@@ -170,7 +171,8 @@ class Arena final : public Source, public Reclaimable {
   Counters counters_;
   std::shared_ptr<Observer> observer_;
   std::uint64_t serial_ = 0;
-  bool retired_ = false;
+  std::size_t uncredited_ = 0;  // out of the maps, but not yet unmapped
+  std::atomic<bool> retired_{false};
 };
 
 }  // namespace bigmem

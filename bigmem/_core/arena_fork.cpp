@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "arena.hpp"
 
 namespace bigmem {
@@ -33,6 +35,8 @@ void Arena::after_fork(bool in_child) noexcept {
 
 // Every idle range is clean from now on. Reclaims that were under way in the parent start over.
 void Arena::become_child() noexcept {
+  // The threads that were unmapping stayed behind.
+  if (uncredited_) config_.budget->credit(std::exchange(uncredited_, 0));
   for (Zone* zone : {&small_, &huge_}) {
     zone->map.requeue();
     if (!config_.wipe) zone->map.mark_shared();

@@ -200,7 +200,7 @@ PyObject* arena_allocate(PyArena* self, PyObject* args) {
   if (!PyArg_ParseTuple(args, "nnppO:allocate", &nbytes, &alignment, &zeroed, &prefault,
                         &allocator))
     return nullptr;
-  if (!poll_fences(false)) return nullptr;
+  if (!poll_fences(nullptr)) return nullptr;
   report_incidents();
   const double start = seconds_now();
   Arena& arena = *self->arena;

@@ -142,9 +142,15 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
   const bool credit = clean && config_.budget;
   const bool gone = !only_unmap();
   if (credit && gone) config_.budget->credit(size);
+  if (credit && !gone) uncredited_ += size;
   lock.unlock();
   if (unmap) unreserve(begin, unmap);
-  if (credit && !gone) config_.budget->credit(size);
+  if (credit && !gone) {
+    lock.lock();
+    uncredited_ -= size;
+    config_.budget->credit(size);
+    lock.unlock();
+  }
 }
 
 void Arena::unreserve(std::uintptr_t begin, std::size_t size) noexcept {

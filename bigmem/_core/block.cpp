@@ -24,8 +24,9 @@ struct Block {
   Py_ssize_t nbytes;
   Py_ssize_t exports;
   PyObject* allocator;
-  PyObject* fences;  // a list, or null while there is none
-  PyObject* origin;  // or null
+  PyObject* fences;    // a list, or null while there is none
+  unsigned fenced_in;  // the generation that they are from
+  PyObject* origin;    // or null
   PyObject* weakrefs;
   double born;
   Py_ssize_t backing;    // what stands on its memory: blocks, and ranges in quarantine
@@ -78,17 +79,26 @@ struct Parked {
   // While a thread asks its fences, which runs Python code: the others leave the item alone.
   bool asked = false;
   pthread_t asker{};
-  bool owes = false;  // the answer of unfence()
+  bool owes = false;      // the answer of unfence()
+  bool reported = false;  // that its fences raise
+  bool inherited = false;
 };
 std::list<Parked>& parked() {
   static auto* list = new std::list<Parked>;
   return *list;
 }
 
-// In a child of fork only the thread that forked goes on asking.
-void forget_other_askers() {
-  for (Parked& item : parked())
+// Counts forks, in children. What a fence of the parent waits for happens there, to the parent's
+// pages: in a child it is void.
+unsigned generation = 0;
+
+void become_child() {
+  ++generation;
+  for (Parked& item : parked()) {
+    item.inherited = true;
+    // Only the thread that forked goes on asking.
     item.asked = item.asked && pthread_equal(item.asker, pthread_self());
+  }
 }
 
 // 1 done, 0 not yet, -1 with an error. `done` may be a method, as of a future, or a property, as
@@ -159,7 +169,7 @@ void let_go(Block* self) {
   self->holding.view.obj = self->holding.on_release = nullptr;
   if (fences) {
     SavedError saved;
-    if (all_done_quietly(fences) > 0) Py_CLEAR(fences);
+    if (self->fenced_in != generation || all_done_quietly(fences) > 0) Py_CLEAR(fences);
   }
   if (holding.lease) {
     const bool owes = holding.lease.source->release(holding.lease.token, fences != nullptr);
@@ -180,6 +190,7 @@ Block* create(PyObject* allocator) {
   self->fences = self->origin = self->weakrefs = nullptr;
   self->newer = self->older = nullptr;
   self->born = 0;
+  self->fenced_in = 0;
   self->backing = 0;
   self->released = true;  // until it owns something
   return self;
@@ -257,14 +268,28 @@ PyObject* block_release(Block* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// 1, 0, or -1 with whatever looking raised.
+int has_attribute(PyObject* object, const char* name) {
+  PyObject* found = PyObject_GetAttrString(object, name);
+  if (!found && !PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
+  PyErr_Clear();
+  Py_XDECREF(found);
+  return found != nullptr;
+}
+
 PyObject* block_fence(Block* self, PyObject* event) {
   if (self->released) {
     PyErr_SetString(invalid_release, "cannot fence a block that has been released");
     return nullptr;
   }
-  if (!PyObject_HasAttrString(event, "done") && !PyObject_HasAttrString(event, "query"))
+  int known = has_attribute(event, "done");
+  if (known == 0) known = has_attribute(event, "query");
+  if (known < 0) return nullptr;
+  if (known == 0)
     return PyErr_Format(PyExc_TypeError, "a fence needs done or query(), %.100s has neither",
                         Py_TYPE(event)->tp_name);
+  if (self->fences && self->fenced_in != generation) Py_CLEAR(self->fences);
+  self->fenced_in = generation;
   if (!self->fences && !(self->fences = PyList_New(0))) return nullptr;
   if (PyList_Append(self->fences, event) < 0) return nullptr;
   Py_RETURN_NONE;
@@ -331,7 +356,7 @@ PyType_Spec spec = {"bigmem.Block", sizeof(Block), 0,
 }  // namespace
 
 bool add_block_type(PyObject* module) {
-  static const int handler = pthread_atfork(nullptr, nullptr, forget_other_askers);
+  static const int handler = pthread_atfork(nullptr, nullptr, become_child);
   (void)handler;
   return (block_type = add_type(module, &spec)) != nullptr;
 }
@@ -400,7 +425,7 @@ PyObject* live_blocks() {
   }
 }
 
-bool poll_fences(bool raise) {
+bool poll_fences(const PyObject* owner) {
   // Asking runs Python code, in which other threads or this one may park, poll and flush: an item
   // stays in the list until its range is free. No more than were there: none may come for ever.
   static thread_local bool asking = false;
@@ -416,10 +441,17 @@ bool poll_fences(bool raise) {
     }
     item->asked = true;
     item->asker = pthread_self();
-    const int answer = raise ? all_done(item->fences) : all_done_quietly(item->fences);
+    const bool owned = item->allocator == owner;
+    const int answer = item->inherited ? 1 : all_done(item->fences);
     item->asked = false;
+    if (answer < 0 && !owned) {
+      if (std::exchange(item->reported, true))
+        PyErr_Clear();
+      else
+        PyErr_WriteUnraisable(item->fences);
+    }
     if (answer <= 0) {
-      good = !(raise && answer < 0);
+      good = !(owned && answer < 0);
       ++item;
       continue;
     }

@@ -39,9 +39,10 @@ void end_backing(PyObject* block);
 PyObject* live_blocks();
 
 // Asks every parked fence once and lets go of the ranges whose fences are done. Needs the GIL.
-// False with an error set when a fence raised and `raise` is true; otherwise such a fence is
-// reported as unraisable and its range stays parked, since nobody knows that it may be reused.
-bool poll_fences(bool raise);
+// A range whose fence raises stays parked, since nobody knows that it may be reused. False with the
+// error set if it is a range of the allocator `owner`; of others that is reported as unraisable,
+// once.
+bool poll_fences(const PyObject* owner);
 
 // How many released blocks of this allocator wait for fences.
 std::size_t parked_by(const PyObject* allocator);

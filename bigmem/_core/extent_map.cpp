@@ -213,7 +213,8 @@ Extent* ExtentMap::cut(Extent* extent, std::uintptr_t at) {
   return end;
 }
 
-ExtentMap::Allocation ExtentMap::allocate(std::size_t size, std::size_t alignment, bool clean) {
+ExtentMap::Allocation ExtentMap::allocate(std::size_t size, std::size_t alignment, bool clean,
+                                          Extent* added) {
   Extent* extent = nullptr;
   std::size_t taken = size;
   if (size < unit_) {
@@ -222,7 +223,7 @@ ExtentMap::Allocation ExtentMap::allocate(std::size_t size, std::size_t alignmen
     taken = align_up(size, unit_);
     extent = fit(warm_tree_, taken, alignment, unit_);
     if (!extent) extent = fit(lazy_tree_, taken, alignment, unit_);
-    if (!extent && clean) extent = fit(clean_tree_, taken, alignment, unit_);
+    if (!extent && clean) extent = added ? added : fit(clean_tree_, taken, alignment, unit_);
   }
   if (!extent) return {nullptr, State::clean, false};
   carve(extent, align_up(extent->begin, alignment), taken);

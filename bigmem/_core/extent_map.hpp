@@ -59,7 +59,8 @@ class ExtentMap {
   // Best fit for a multiple of the page. Less than a unit comes from fragments alone; the rest, on
   // a border between units, from the smallest warm, else lazy, else (if `clean` permits) clean
   // extent that holds it, and leaves a fragment where its last unit is not full.
-  Allocation allocate(std::size_t size, std::size_t alignment, bool clean = true);
+  Allocation allocate(std::size_t size, std::size_t alignment, bool clean = true,
+                      Extent* added = nullptr);
 
   // Live extents end here. `to` is warm, pending, or reclaiming when the caller itself goes on;
   // what is shared becomes pending instead of warm. Answers with the extent that holds the units

@@ -36,6 +36,7 @@ struct Guard {
   Quarantine* quarantine;         // null while in it
   GuardedRange* record;           // null once the memory is accessible again
   std::uintptr_t low, high;       // the accessible pages between the guards
+  pid_t process;                  // that made it
   Guard* next;
 };
 
@@ -110,7 +111,8 @@ void describe(char* buffer, std::size_t size) {
 
 PyObject* guard_call(Guard* self, PyObject*, PyObject*) {
   if (!self->quarantine || !self->record) Py_RETURN_NONE;  // called twice
-  const bool whole = canaries_are_whole(self);
+  // Secret memory reads as zero in a child, canaries included.
+  const bool whole = self->process != getpid() || canaries_are_whole(self);
   SavedError saved;  // of a damaged canary
   describe(self->record->released_at, sizeof self->record->released_at);
   self->record->released.store(true);
@@ -218,6 +220,7 @@ PyObject* quarantine_guard(Quarantine* self, PyObject* args) {
     PyErr_NoMemory();
   } else {
     guard->low = low;
+    guard->process = getpid();
     guard->high = high;
     // Flush against the upper guard as far as the alignment permits: overruns are the common bug.
     record->address = (high - static_cast<std::uintptr_t>(nbytes)) / alignment * alignment;

@@ -14,8 +14,10 @@
 
 namespace {
 
-PyObject* poll_fences(PyObject*, PyObject*) {
-  if (!bigmem::poll_fences(true)) return nullptr;
+PyObject* poll_fences(PyObject*, PyObject* args) {
+  PyObject* owner = nullptr;
+  if (!PyArg_ParseTuple(args, "|O:poll_fences", &owner)) return nullptr;
+  if (!bigmem::poll_fences(owner)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -52,7 +54,8 @@ int execute(PyObject* module) {
     return -1;
   }
   // Python looks for threads when fork() has returned, and runs pending calls after that.
-  bigmem::Reclaimer::set_after_fork([] { Py_AddPendingCall(restart_workers, nullptr); });
+  bigmem::Reclaimer::set_after_fork(
+      [] { return Py_AddPendingCall(restart_workers, nullptr) == 0; });
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
                     bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
@@ -62,8 +65,9 @@ int execute(PyObject* module) {
 }
 
 PyMethodDef functions[] = {
-    {"poll_fences", poll_fences, METH_NOARGS,
-     "poll_fences()\n--\n\nLet go of released blocks whose fences are done by now."},
+    {"poll_fences", poll_fences, METH_VARARGS,
+     "poll_fences([owner])\n--\n\nLet go of released blocks whose fences are done by now. Raises "
+     "what a fence of a block of the owner raises."},
     {"parked_by", parked_by, METH_O,
      "parked_by(allocator)\n--\n\nHow many of its released blocks wait for fences."},
     {"report_incidents_to", bigmem::report_incidents_to, METH_O,

@@ -43,7 +43,7 @@ Registry& registry() {
   return *leaked;
 }
 
-void (*after_fork_in_parent)() = nullptr;
+bool (*after_fork_in_parent)() = nullptr;
 
 // Held, so that none ends its life meanwhile.
 std::vector<std::shared_ptr<Reclaimer>> all_reclaimers() {
@@ -93,7 +93,8 @@ std::shared_ptr<Reclaimer> Reclaimer::process_default() {
 
 void Reclaimer::add(std::shared_ptr<Reclaimable> memory) {
   std::lock_guard lock(mutex_);
-  memories_.push_back(std::move(memory));
+  if (std::find(memories_.begin(), memories_.end(), memory) == memories_.end())
+    memories_.push_back(std::move(memory));
 }
 
 void Reclaimer::remove(const Reclaimable* memory) noexcept {
@@ -108,7 +109,10 @@ void Reclaimer::remove(const Reclaimable* memory) noexcept {
 
 void Reclaimer::start() noexcept {
   Phase expected = Phase::idle;
-  if (!phase_.compare_exchange_strong(expected, Phase::starting)) return;
+  if (!phase_.compare_exchange_strong(expected, Phase::starting)) {
+    if (expected == Phase::held) restart_.store(true);
+    return;
+  }
   int started = 0;
   for (int slot = 0; slot < workers_; ++slot) started += start_worker(slot);
   phase_.store(started ? Phase::running : Phase::refused);
@@ -288,10 +292,8 @@ void Reclaimer::end_all() noexcept {
   for (const auto& reclaimer : all_reclaimers()) reclaimer->tell_to_end();
 }
 
-// Ends the workers, if they do so in time.
-void Reclaimer::end_workers() noexcept {
-  if (!tell_to_end()) return;
-  const double deadline = seconds_now() + longest_end;
+// Waits for the workers that were told to end; those that do not in time run on.
+void Reclaimer::wait_for_end(double deadline) noexcept {
   while (running() && seconds_now() < deadline) std::this_thread::sleep_for(look_again);
   if (running()) {
     stopping_.store(false);
@@ -308,7 +310,11 @@ void Reclaimer::end_workers() noexcept {
 }
 
 void Reclaimer::prepare_fork() {
-  for (const auto& reclaimer : all_reclaimers()) reclaimer->end_workers();
+  std::vector<std::shared_ptr<Reclaimer>> told;
+  for (auto& reclaimer : all_reclaimers())
+    if (reclaimer->tell_to_end()) told.push_back(std::move(reclaimer));
+  const double deadline = seconds_now() + longest_end;
+  for (const auto& reclaimer : told) reclaimer->wait_for_end(deadline);
   registry().mutex.lock();
   for (Reclaimer* reclaimer : registry().reclaimers) {
     reclaimer->mutex_.lock();
@@ -335,10 +341,14 @@ void Reclaimer::fork_done(bool in_child) {
     reclaimer->phase_.compare_exchange_strong(expected, Phase::idle);
   }
   registry().mutex.unlock();
-  if (restart && after_fork_in_parent) after_fork_in_parent();
+  if (in_child || !restart) return;
+  // Python runs pending calls in its main thread only, which may be waiting; but a process whose
+  // other threads fork has threads anyway, so nothing is gained by waiting for it.
+  const bool main_thread = syscall(SYS_gettid) == getpid();
+  if (!main_thread || !after_fork_in_parent || !after_fork_in_parent()) restart_all();
 }
 
-void Reclaimer::set_after_fork(void (*call)()) { after_fork_in_parent = call; }
+void Reclaimer::set_after_fork(bool (*call)()) { after_fork_in_parent = call; }
 
 void Reclaimer::restart_all() noexcept {
   for (const auto& reclaimer : all_reclaimers())

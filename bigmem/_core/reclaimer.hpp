@@ -57,7 +57,8 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
 
   // One atomic load once the workers run.
   void ensure_workers() noexcept {
-    if (phase_.load(std::memory_order_relaxed) == Phase::idle) start();
+    const Phase phase = phase_.load(std::memory_order_relaxed);
+    if (phase == Phase::idle || phase == Phase::held) start();
   }
   // For allocations, once their block is live: one atomic load unless the workers sleep.
   void wake() noexcept;
@@ -84,7 +85,7 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
 
   // Called in the parent when a fork has ended workers: to call restart_all() soon, but not before
   // fork() has returned. Otherwise they start again at the next allocation or release.
-  static void set_after_fork(void (*call)());
+  static void set_after_fork(bool (*call)());
   static void restart_all() noexcept;
 
   // The process is about to end, which frees memory faster than workers can: they end, without
@@ -114,7 +115,7 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   void rest(int milliseconds) noexcept;
   void sleep_until_woken() noexcept;
   bool tell_to_end() noexcept;
-  void end_workers() noexcept;
+  void wait_for_end(double deadline) noexcept;
 
   const int workers_;
   std::atomic<Phase> phase_{Phase::idle};

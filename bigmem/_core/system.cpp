@@ -124,7 +124,7 @@ PyObject* system_allocate(System* self, PyObject* args) {
   PyObject* allocator;
   if (!PyArg_ParseTuple(args, "nnpO:allocate", &nbytes, &alignment, &zeroed, &allocator))
     return nullptr;
-  if (!poll_fences(false)) return nullptr;
+  if (!poll_fences(nullptr)) return nullptr;
   Header* header;
   if (static_cast<std::size_t>(nbytes) >= big) {
     WithoutGil nogil;

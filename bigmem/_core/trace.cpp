@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -23,8 +24,14 @@ constexpr std::size_t longest_event = 2048;
 constexpr std::size_t longest_name = 128;
 constexpr std::size_t longest_site = 512;
 
-std::uint64_t thread_id() {
-  static thread_local const auto id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+// Looked up anew in a child of fork, whose one thread has another number there.
+std::uint64_t thread_id(pid_t process) {
+  static thread_local std::uint64_t id = 0;
+  static thread_local pid_t known_in = 0;
+  if (known_in != process) {
+    id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+    known_in = process;
+  }
   return id;
 }
 
@@ -50,10 +57,29 @@ bool give_size(int file, std::size_t size) {
 
 std::atomic<std::uint64_t> TraceLog::generation_{0};
 
+namespace {
+
+// Beside the place that it is to take: whoever maps the file there, another log perhaps, would be
+// killed if that were cut. -1 with errno set where a plain file cannot be.
+int create_beside(const std::string& path, std::string* fresh) {
+  struct stat there;
+  if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    errno = S_ISDIR(there.st_mode) ? EISDIR : EEXIST;
+    return -1;
+  }
+  for (int attempt = 0;; ++attempt) {
+    *fresh = path + "." + std::to_string(getpid()) + "-" + std::to_string(attempt);
+    const int file = ::open(fresh->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file >= 0 || errno != EEXIST || attempt == 99) return file;
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<TraceLog> TraceLog::open(const char* path, std::size_t max_bytes,
                                          std::string name) {
-  const int file = path ? ::open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
-                        : memfd_create("bigmem-trace", MFD_CLOEXEC);
+  std::string fresh;
+  const int file = path ? create_beside(path, &fresh) : memfd_create("bigmem-trace", MFD_CLOEXEC);
   if (file < 0) return nullptr;
   void* map = MAP_FAILED;
   // A memory file pays for what is written to it; its first touch finds room or ends the process
@@ -61,9 +87,10 @@ std::shared_ptr<TraceLog> TraceLog::open(const char* path, std::size_t max_bytes
   const bool sized =
       path ? give_size(file, max_bytes) : ftruncate(file, static_cast<off_t>(max_bytes)) == 0;
   if (sized) map = mmap(nullptr, max_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (map == MAP_FAILED) {
+  if (map == MAP_FAILED || (path && rename(fresh.c_str(), path) != 0)) {
     const int error = errno;
-    if (path) unlink(path);
+    if (map != MAP_FAILED) munmap(map, max_bytes);
+    if (path) unlink(fresh.c_str());
     ::close(file);
     errno = error;
     return nullptr;
@@ -79,6 +106,11 @@ TraceLog::TraceLog(int file, char* map, std::size_t size, std::string name)
       name_(std::move(name)),
       process_(getpid()),
       born_(generation_.load()) {
+  struct stat status;
+  if (fstat(file, &status) == 0) {
+    device_ = status.st_dev;
+    inode_ = status.st_ino;
+  }
   char line[longest_event];
   Text text(line, sizeof line);
   text << "[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":" << std::uint64_t(process_)
@@ -90,7 +122,12 @@ TraceLog::TraceLog(int file, char* map, std::size_t size, std::string name)
 TraceLog::~TraceLog() {
   close();
   munmap(map_, size_);
-  ::close(file_);
+  if (owns_file()) ::close(file_);
+}
+
+bool TraceLog::owns_file() const noexcept {
+  struct stat status;
+  return fstat(file_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
 }
 
 void TraceLog::close() noexcept {
@@ -99,12 +136,13 @@ void TraceLog::close() noexcept {
   char line[room_to_close];
   Text text(line, sizeof line);
   text << "{\"ph\":\"i\",\"name\":\"close\",\"s\":\"p\",\"ts\":" << Microseconds{seconds_now()}
-       << ",\"pid\":" << std::uint64_t(process_) << ",\"tid\":" << thread_id()
+       << ",\"pid\":" << std::uint64_t(process_) << ",\"tid\":" << thread_id(process_)
        << ",\"args\":{\"dropped\":" << dropped_.load() << "}}\n]\n";
   const std::size_t at = cursor_.load();
   std::memcpy(map_ + at, line, text.length());
   cursor_.store(at + text.length());
   // Should that fail, the reader finds the end all the same.
+  if (!owns_file()) return;
   if (ftruncate(file_, static_cast<off_t>(cursor_.load())) != 0) return;
 }
 
@@ -133,7 +171,8 @@ Text& complete_event(Text& text, std::string_view name, std::string_view categor
   text << "{\"ph\":\"X\",\"name\":\"" << name << "\",\"cat\":\"";
   text.json(category, longest_name)
       << "\",\"ts\":" << Microseconds{begin} << ",\"dur\":" << Microseconds{seconds}
-      << ",\"pid\":" << std::uint64_t(process) << ",\"tid\":" << thread_id() << ",\"args\":{";
+      << ",\"pid\":" << std::uint64_t(process) << ",\"tid\":" << thread_id(process)
+      << ",\"args\":{";
   return text;
 }
 

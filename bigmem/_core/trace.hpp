@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +51,12 @@ class TraceLog final : public Observer {
 
   static std::atomic<std::uint64_t> generation_;
 
+  // A program may have closed the descriptor, and opened a file of its own under the number.
+  bool owns_file() const noexcept;
+
   const int file_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
   char* const map_;
   const std::size_t size_;
   const std::string name_;

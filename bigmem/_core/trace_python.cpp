@@ -80,7 +80,7 @@ PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OdOp:allocated", &buffer, &begin, &allocator, &where))
     return nullptr;
   const double end = seconds_now();
-  PyObject* origin = where ? call_site() : Py_NewRef(Py_None);
+  PyObject* origin = where ? call_site() : PyObject_GetAttrString(buffer, "origin");
   if (!origin) return nullptr;
   auto* ending = reinterpret_cast<Ending*>(ending_type->tp_alloc(ending_type, 0));
   if (!ending) {
@@ -94,7 +94,7 @@ PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
     const Range range = range_of(block);
     ending->address = range.begin;
     ending->nbytes = range.nbytes;
-    const char* site = Py_IsNone(origin) ? "" : PyUnicode_AsUTF8(origin);
+    const char* site = where ? PyUnicode_AsUTF8(origin) : "";
     self->log->allocated(begin, end - begin, ending->address, ending->nbytes, site ? site : "");
   }
   Py_DECREF(ending);

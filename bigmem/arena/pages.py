@@ -24,12 +24,12 @@ class AnonymousPages:
     Parameters
     ----------
     huge
-        ``"auto"`` asks for 2 MiB pages for blocks of 4 MiB and more, as NumPy does, where rounding
-        to whole pages costs at most a quarter, and where a first try in this process gets any; like
-        NumPy it asks for none if ``NUMPY_MADVISE_HUGEPAGE=0`` is in the environment, so that one
-        variable puts both into the same regime. ``"always"`` asks for every block of 2 MiB and
-        more; a system that has none to give serves 4 KiB pages. ``"never"`` means 4 KiB pages even
-        where the system would choose huge ones.
+        ``"auto"`` asks for 2 MiB pages for blocks of 2 MiB and more that lose at most a quarter to
+        the rest of their last page, where a first try in this process gets any; like NumPy it asks
+        for none if ``NUMPY_MADVISE_HUGEPAGE=0`` is in the environment, so that one variable puts
+        both into the same regime. ``"always"`` asks for every block of 2 MiB and more; a system
+        that has none to give serves 4 KiB pages. ``"never"`` means 4 KiB pages even where the
+        system would choose huge ones.
     numa
         The node that memory comes from. `None` leaves it to the policy of the thread that touches
         it first; ``"local"`` takes the node that thread runs on; ``"interleave"`` spreads the pages

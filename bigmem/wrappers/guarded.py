@@ -18,7 +18,8 @@ class Guarded(Wrapper):
     Native code that reads or writes past the end of a block, before its beginning, or after its
     release dies of SIGSEGV at that instruction; before it does, a report on the standard error
     names the block, the access, and the Python code that allocated and released the block. Handlers
-    that were there before, as `faulthandler`'s, still run.
+    that were there before, as `faulthandler`'s, still run; one that comes after the last allocation
+    here is asked first, and hides the report.
 
     * The end of a block lies at the upper guard as far as the alignment permits: with the default
       of 64 bytes up to 63 bytes are between. They, and the rest of the first page, are filled with
@@ -29,7 +30,8 @@ class Guarded(Wrapper):
 
     It is a tool for finding errors: an allocation and a release cost system calls, a block costs at
     least two pages more than its size, and three or so of the mappings that ``vm.max_map_count``
-    (usually 65530) bounds; beyond that allocations raise `OutOfMemory`. Views that are alive keep
+    (usually 65530) bounds, some of which stay when the blocks are gone; beyond that allocations
+    raise `OutOfMemory`. Views that are alive keep
     their block: only access that Python does not know of, through an address, can be too late.
     System calls do not fault: given such memory they fail with EFAULT.
 

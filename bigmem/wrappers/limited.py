@@ -59,4 +59,4 @@ class Limited(Wrapper):
                 f"are live, {format_size(size)} more were asked for"
             )
         block = self.upstream.allocate(size, alignment=alignment, zeroed=zeroed)
-        return Block(block, allocator=self, on_release=charge)
+        return Block(block, allocator=self, on_release=charge, origin=block.origin)

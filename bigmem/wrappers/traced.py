@@ -31,15 +31,18 @@ class Traced(Wrapper):
     `time.monotonic`.
 
     Events are written into a mapping of the file: a process that is killed leaves all of them, and
-    `read` reads logs that are complete, still open, or cut short. A child of fork logs nothing. Of
-    several `Traced` around one arena the latest logs the reclaims.
+    `bigmem.wrappers.traced.read` reads logs that are complete, still open, or cut short. Those of a
+    process that was killed have their full size, the rest of it NUL bytes: `read` them, not a JSON
+    parser. A child of fork logs nothing. Of several `Traced` around one arena the latest logs the
+    reclaims.
 
     Parameters
     ----------
     upstream
         The allocator to watch.
     path
-        File to write, replaced if it exists; `None` keeps the log in memory, for `events`.
+        File to write; a file that exists there is replaced by a new one, anything else is refused.
+        `None` keeps the log in memory, for `events`.
     where
         Whether to log the Python code that allocated, as ``"file.py:12"``.
     max_bytes

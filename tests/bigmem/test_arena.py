@@ -150,6 +150,18 @@ def test_rests_are_no_excess_of_warm_memory(native: Native) -> None:
     assert allocator.stats().reclaimed == reclaimed
 
 
+@pytest.mark.parametrize("huge", ["never", "auto", "always"])
+def test_many_small_blocks_and_then_a_large_one_do_not_double_memory(
+    native: Native, huge: str
+) -> None:
+    allocator = native(bigmem.Recycle(decay=1000), huge)
+    held = [allocator.allocate(20_000) for _ in range(4000)]
+    del held
+    small = allocator.stats().warm
+    large = allocator.allocate(64 * MIB)
+    assert allocator.stats().resident < 1.1 * max(small, large.nbytes)
+
+
 def test_huge_blocks_lie_on_borders_of_huge_pages(native: Native) -> None:
     allocator = native(bigmem.Recycle(), "always")
     held = [allocator.allocate((2 + i) * MIB + i * 4096) for i in range(8)]

@@ -90,7 +90,7 @@ def test_workers_of_a_child_start_anew(run_prepared: Run) -> None:
     )
 
 
-def test_a_child_asks_the_fences_that_a_thread_of_its_parent_was_asking(run_prepared: Run) -> None:
+def test_a_child_waits_for_no_fence_of_its_parent(run_prepared: Run) -> None:
     run_prepared(
         """
         # This program has threads of its own, and Python 3.12 and later warn of that.
@@ -99,29 +99,44 @@ def test_a_child_asks_the_fences_that_a_thread_of_its_parent_was_asking(run_prep
         asked, answer = threading.Event(), threading.Event()
         parent = os.getpid()
         class Slow:
-            asked = 0
+            slow = False
             def done(self):
-                self.asked += 1
-                if os.getpid() != parent:
-                    return True
-                if self.asked > 1:
+                assert os.getpid() == parent
+                if self.slow:
                     asked.set()
                     answer.wait(20)
                 return False
+        living = []
         for allocator in allocators:
             block = allocator.allocate(10_000)
             block.fence(Slow())
             block.release()
+            living.append(allocator.allocate(10_000))
+            living[-1].fence(Slow())
+        Slow.slow = True
         thread = threading.Thread(target=bigmem.flush, args=(0,))
         thread.start()
         assert asked.wait(20)
         child = os.fork()
         if child == 0:
             done = [allocator.flush(5) for allocator in allocators]
+            while living:
+                living.pop().release()
+            done += [allocator.flush(5) for allocator in allocators]
+            # One of its own counts.
+            class Mine:
+                done = False
+            block = allocators[0].allocate(10_000)
+            block.fence(Mine())
+            block.release()
+            done.append(not allocators[0].flush(0.05))
+            Mine.done = True
+            done.append(allocators[0].flush(5))
             os._exit(0 if all(done) else 1)
         assert os.waitpid(child, 0)[1] == 0
         answer.set()
         thread.join()
+        Slow.done = lambda self: True
         """,
     )
 
@@ -234,5 +249,57 @@ def test_idle_memory_stays_with_the_parent(run_prepared: Run) -> None:
             os._exit(0 if good else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert allocator.stats().warm == warm
+        """
+    )
+
+
+@pytest.mark.parametrize("policy", ["Recycle(decay=0.2)", "Deferred()"])
+def test_workers_come_back_after_a_fork_while_the_main_thread_waits(
+    run_prepared: Run, policy: str
+) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of its own
+        allocator = native(eval("bigmem." + sys.argv[1]))
+        failed = []
+        def work():
+            try:
+                fill(allocator, 8 << 20)
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+                wait_for(lambda: allocator.stats().resident == 0)
+            except BaseException as error:
+                failed.append(error)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert not failed, failed
+        """,
+        policy,
+    )
+
+
+def test_a_childs_budget_counts_nothing_that_its_parent_was_unmapping(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of its own
+        table, budget = _core.ProbedPages(), bigmem.Budget("64MiB")
+        allocator = NativeAllocator(
+            pages=bigmem.AnonymousPages(huge="never"), release=bigmem.Inline(), reserve=0,
+            mapping_per_block=True, budget=budget, reclaim=None, name=None, table=table)
+        block = allocator.allocate("32MiB")
+        table.delay("unreserve", 0.5)
+        thread = threading.Thread(target=block.release)
+        thread.start()
+        wait_for(lambda: table.calls("unreserve")[0] == 1)
+        assert budget.used == 32 << 20
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if budget.used == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        thread.join()
+        assert budget.used == 0
         """
     )

@@ -389,3 +389,21 @@ def test_exit_with_a_full_quarantine_is_quiet(run_python: Run) -> None:
         assert guarded.quarantined > 20 << 20
         """
     )
+
+
+def test_a_child_is_not_told_of_canaries_that_the_fork_has_wiped(run_python: Run) -> None:
+    run_python(
+        """
+        import os
+        import bigmem
+        for make in (bigmem.ArenaAllocator, bigmem.MappedAllocator):
+            guarded = bigmem.Guarded(make(wipe=True, release=bigmem.Deferred()))
+            blocks = [guarded.allocate(1000) for _ in range(3)]
+            child = os.fork()
+            if child == 0:
+                blocks.clear()
+                guarded.trim()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        """
+    )

@@ -186,3 +186,14 @@ def test_a_child_of_fork_has_the_list(run_python: Run) -> None:
         assert len(bigmem.live_blocks()) == 5
         """
     )
+
+
+def test_wrappers_pass_on_where_a_block_was_made() -> None:
+    arena = bigmem.ArenaAllocator()
+    inside = bigmem.Traced(arena, where=True)
+    for outside in (bigmem.Limited(inside, "1GiB"), bigmem.Traced(inside)):
+        block = outside.allocate(123_457)
+        (found,) = [live for live in bigmem.live_blocks() if live.address == block.address]
+        assert found.where is not None
+        assert "test_live.py:" in found.where
+        block.release()

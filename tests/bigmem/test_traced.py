@@ -306,3 +306,97 @@ def test_bytes_that_were_never_written_cost_only_their_events(
     lines = LOG.split("\n")[1:-1]
     whole = [k for k, line in enumerate(lines) if line.removesuffix(",").encode() in log]
     assert found == [f"e{k}" for k in whole]
+
+
+def test_what_is_no_plain_file_is_left_alone(tmp_path: Path) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder, tmp_path / "nowhere" / "log"):
+        with pytest.raises(OSError, match=path.name):
+            Traced(bigmem.SystemAllocator(), path)
+    assert pipe.is_fifo()
+    assert sorted(tmp_path.iterdir()) == [folder, pipe]
+
+
+def test_a_log_that_cannot_be_made_leaves_the_old_file_alone(
+    run_python: Run, tmp_path: Path
+) -> None:
+    old = tmp_path / "log.json"
+    old.write_text("old")
+    run_python(
+        """
+        import os, resource, signal, sys
+        import bigmem
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        try:
+            bigmem.Traced(bigmem.SystemAllocator(), sys.argv[1])
+        except OSError:
+            pass
+        else:
+            raise AssertionError("the log fits")
+        """,
+        str(old),
+    )
+    assert old.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_second_log_in_the_same_place_leaves_the_first_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    first = Traced(bigmem.SystemAllocator(), path)
+    second = Traced(bigmem.SystemAllocator(), path)
+    second.allocate(1)
+    second.close()
+    first.allocate(2)
+    first.allocate(3)
+    assert len(named(first.events(), "allocate")) == 2
+    first.close()
+    assert [e["args"]["nbytes"] for e in named(traced.read(path), "allocate")] == [1]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_log_whose_descriptor_was_closed_touches_no_other_file(
+    run_python: Run, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    run_python(
+        """
+        import os, sys
+        import bigmem
+        watched = bigmem.Traced(bigmem.SystemAllocator(), sys.argv[1])
+        watched.allocate(1)
+        # As a daemon does.
+        os.closerange(3, 64)
+        files = [open(sys.argv[2], "ab") for _ in range(20)]
+        files[0].write(bytes(100_000))
+        files[0].flush()
+        watched.close()
+        del watched
+        assert os.fstat(files[0].fileno()).st_size == 100_000
+        """,
+        str(tmp_path / "log.json"),
+        str(other),
+    )
+    assert other.stat().st_size == 100_000
+    assert len(named(traced.read(tmp_path / "log.json"), "allocate")) == 1
+
+
+def test_a_childs_own_log_names_its_own_thread(run_python: Run, tmp_path: Path) -> None:
+    run_python(
+        """
+        import os, sys
+        import bigmem
+        bigmem.Traced(bigmem.SystemAllocator()).allocate(1)
+        child = os.fork()
+        if child == 0:
+            watched = bigmem.Traced(bigmem.SystemAllocator())
+            watched.allocate(1)
+            event, = [e for e in watched.events() if e["name"] == "allocate"]
+            os._exit(0 if event["tid"] == event["pid"] == os.getpid() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
