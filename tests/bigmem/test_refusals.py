@@ -19,22 +19,23 @@ MIB = 1 << 20
 
 def test_a_caught_refusal_keeps_no_array_of_its_callers(native: Native) -> None:
     table = _core.ProbedPages()
-    allocator = native(bigmem.Recycle(), "never", table=table)
+    # A mapping for each block, so that every one asks the system.
+    allocator = native(bigmem.Inline(), "never", mapping_per_block=True, table=table)
     other = native(bigmem.Recycle(), "never")
 
     def work() -> None:
         mine = bigmem.empty(8 * MIB, np.uint8, allocator=allocator)
-        assert mine.nbytes == 8 * MIB
+        assert allocator.stats().live == mine.nbytes
+        other.allocate(4 * MIB)  # idle at once: trimming finds it, and the system is asked again
         table.refuse("reserve", errno.ENOMEM)
-        other.allocate(4 * MIB)  # idle at once: trimming finds something, and it is tried again
-        allocator.allocate("1GiB", alignment=1 << 30)
-        bigmem.empty(100 << 30, np.uint8, allocator=allocator)
+        bigmem.empty(4 * MIB, np.uint8, allocator=allocator)
 
     gc.disable()
     try:
-        with pytest.raises(bigmem.OutOfMemory) as caught:
+        with pytest.raises(bigmem.OutOfMemory, match="the system refused 4194304 bytes") as caught:
             work()
         del caught
+        assert table.calls("reserve")[0] == 3
         assert allocator.stats().live == 0
     finally:
         gc.enable()
