@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,20 +53,6 @@ def warm_up(nbytes: int) -> None:
     held = []
     for _ in range(nbytes // step):
         held.append(np.ones(step, dtype=np.uint8))
-
-
-def settled_available_bytes() -> int:
-    """MemAvailable once it has come to rest; a virtual machine first tells its host of free pages.
-
-    Waits ten seconds at most.
-    """
-    now, end = osmem.available_bytes(), time.monotonic() + 10
-    while time.monotonic() < end:
-        time.sleep(0.5)
-        before, now = now, osmem.available_bytes()
-        if abs(now - before) < 16 * MIB:
-            break
-    return now
 
 
 def regime_environment(regime: str) -> dict[str, str]:
