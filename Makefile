@@ -11,7 +11,7 @@ demo:
 
 test:
 	@scripts/setup.sh $(VENV) prover,test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # The stress test for as long as STRESS_SECONDS says.
 STRESS_SECONDS ?= 600
