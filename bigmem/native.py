@@ -58,11 +58,10 @@ class NativeAllocator(Allocator):
         self.budget = budget
         self.wipe = wipe
         self.reclaim = reclaim if reclaim is not None else ReclaimPool.default()
-        pressure._watch()
+        memory = pressure._watch().limit()
         recycle = release if isinstance(release, Recycle) else Recycle()
         max_pending = release.max_pending if isinstance(release, Deferred) else None
         if max_pending is None:
-            memory = pressure.limit()
             max_pending = None if memory is None else memory // _PENDING_PART
         self._core = _core.Arena(
             policy=_POLICIES[type(release)],

@@ -55,7 +55,7 @@ Arena::~Arena() {
   if (config_.budget) config_.budget->credit(resident());
   for (Zone* zone : {&small_, &huge_}) {
     while (Extent* extent = zone->map.take(ExtentMap::Take::any, 0, SIZE_MAX)) {
-      if (config_.wipe)
+      if (config_.wipe && !extent->zero)
         config_.pages.wipe(config_.pages.context, reinterpret_cast<void*>(extent->begin),
                            extent->size);
       zone->map.finish(extent, ExtentMap::Outcome::clean);

@@ -154,6 +154,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   void finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<std::mutex>& lock);
   void unreserve(std::uintptr_t begin, std::size_t size) noexcept;
   Reclaimed reclaim_one(ExtentMap::Take what, std::size_t limit, Goal goal, Advice advice) noexcept;
+  bool reclaim_pending() noexcept;
   bool overdue() noexcept;
   void help_with_pending() noexcept;
   void forget_if_finished() noexcept;

@@ -166,6 +166,12 @@ Arena::Reclaimed Arena::reclaim_one(ExtentMap::Take what, std::size_t limit, Goa
   return {};
 }
 
+// Does a worker's work on a chunk of what was released; false if nothing waits.
+bool Arena::reclaim_pending() noexcept {
+  return reclaim_one(ExtentMap::Take::pending, SIZE_MAX, background_goal(false), config_.advice)
+             .tried > 0;
+}
+
 Reclaimable::Activity Arena::reclaim_due() noexcept {
   std::size_t excess = 0;
   bool retired, waiting;
@@ -205,9 +211,7 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
       std::lock_guard lock(mutex_);
       if (small_.map.settled(ticket) && huge_.map.settled(ticket)) return true;
     }
-    const bool worked =
-        reclaim_one(ExtentMap::Take::pending, SIZE_MAX, background_goal(false), config_.advice)
-            .tried > 0;
+    const bool worked = reclaim_pending();
     if (seconds_now() >= deadline) return false;
     if (!worked) std::this_thread::sleep_for(breath);
   }
@@ -216,10 +220,7 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
 void Arena::help_with_pending() noexcept {
   const double start = seconds_now();
   bool helped = false;
-  while (
-      overdue() &&
-      reclaim_one(ExtentMap::Take::pending, SIZE_MAX, background_goal(false), config_.advice).tried)
-    helped = true;
+  while (overdue() && reclaim_pending()) helped = true;
   if (helped) count_wait(seconds_now() - start);
 }
 

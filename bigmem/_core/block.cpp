@@ -75,13 +75,13 @@ Block* base_block(PyObject* exporter) {
 struct Parked {
   Holding holding;
   PyObject* fences;
+  unsigned fenced_in;
   PyObject* allocator;
   // While a thread asks its fences, which runs Python code: the others leave the item alone.
   bool asked = false;
   pthread_t asker{};
   bool owes = false;      // the answer of unfence()
   bool reported = false;  // that its fences raise
-  bool inherited = false;
 };
 std::list<Parked>& parked() {
   static auto* list = new std::list<Parked>;
@@ -94,11 +94,9 @@ unsigned generation = 0;
 
 void become_child() {
   ++generation;
-  for (Parked& item : parked()) {
-    item.inherited = true;
-    // Only the thread that forked goes on asking.
+  // Only the thread that forked goes on asking.
+  for (Parked& item : parked())
     item.asked = item.asked && pthread_equal(item.asker, pthread_self());
-  }
 }
 
 // 1 done, 0 not yet, -1 with an error. `done` may be a method, as of a future, or a property, as
@@ -177,7 +175,7 @@ void let_go(Block* self) {
   } else if (!fences) {
     return let_view_go(holding);
   }
-  park({std::move(holding), fences, Py_NewRef(self->allocator)});
+  park({std::move(holding), fences, self->fenced_in, Py_NewRef(self->allocator)});
 }
 
 Block* create(PyObject* allocator) {
@@ -442,7 +440,7 @@ bool poll_fences(const PyObject* owner) {
     item->asked = true;
     item->asker = pthread_self();
     const bool owned = item->allocator == owner;
-    const int answer = item->inherited ? 1 : all_done(item->fences);
+    const int answer = item->fenced_in != generation ? 1 : all_done(item->fences);
     item->asked = false;
     if (answer < 0 && !owned) {
       if (std::exchange(item->reported, true))

@@ -176,15 +176,21 @@ Text& complete_event(Text& text, std::string_view name, std::string_view categor
   return text;
 }
 
+// The same of a block; its arguments are open.
+Text& block_event(Text& text, std::string_view name, std::string_view category, int process,
+                  double begin, double seconds, std::uintptr_t address, std::size_t nbytes) {
+  complete_event(text, name, category, process, begin, seconds)
+      << "\"nbytes\":" << nbytes << ",\"address\":\"";
+  return text.hexadecimal(address) << "\"";
+}
+
 }  // namespace
 
 void TraceLog::allocated(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
                          std::string_view where) noexcept {
   char line[longest_event];
   Text text(line, sizeof line);
-  complete_event(text, "allocate", name_, process_, begin, seconds)
-      << "\"nbytes\":" << nbytes << ",\"address\":\"";
-  text.hexadecimal(address) << "\"";
+  block_event(text, "allocate", name_, process_, begin, seconds, address, nbytes);
   if (!where.empty()) (text << ",\"where\":\"").json(where, longest_site) << "\"";
   text << "}},\n";
   write(text.view());
@@ -195,9 +201,7 @@ void TraceLog::released(double begin, double seconds, std::uintptr_t address,
                         std::size_t nbytes) noexcept {
   char line[longest_event];
   Text text(line, sizeof line);
-  complete_event(text, "release", name_, process_, begin, seconds)
-      << "\"nbytes\":" << nbytes << ",\"address\":\"";
-  text.hexadecimal(address) << "\"}},\n";
+  block_event(text, "release", name_, process_, begin, seconds, address, nbytes) << "}},\n";
   write(text.view());
   count_live(begin, live_ -= nbytes);
 }

@@ -1,6 +1,7 @@
 """Every kind of allocator, for tests of what they have in common."""
 
 import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -34,10 +35,12 @@ import numpy as np
 import bigmem
 from bigmem import _core
 from bigmem.native import NativeAllocator
+from waiting import wait_for
 
 def native(release, table=None, huge="never", **options):
     return NativeAllocator(pages=bigmem.AnonymousPages(huge=huge), release=release, reserve=0,
-                           mapping_per_block=options.pop("mapped", False), budget=None,
+                           mapping_per_block=options.pop("mapped", False),
+                           budget=options.pop("budget", None),
                            reclaim=options.pop("reclaim", None), name=None, table=table)
 
 def fill(allocator, nbytes, value=1):
@@ -51,12 +54,6 @@ def tasks():
 def workers():
     names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks()]
     return names.count("bigmem-reclaim")
-
-def wait_for(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 """
 
 
@@ -84,6 +81,7 @@ def native(
     table: "_core.ProbedPages | None" = None,
     budget: bigmem.Budget | None = None,
     reclaim: bigmem.ReclaimPool | None = None,
+    wipe: bool = False,
 ) -> NativeAllocator:
     return NativeAllocator(
         pages=bigmem.AnonymousPages(huge=huge),  # type: ignore[arg-type]
@@ -93,6 +91,7 @@ def native(
         budget=budget,
         reclaim=reclaim,
         name=None,
+        wipe=wipe,
         table=table,
     )
 
@@ -183,6 +182,7 @@ def run_python() -> Callable[..., str]:
         code = textwrap.dedent(prefix) + textwrap.dedent(program)
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},  # what tests share
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -203,12 +203,11 @@ def run_prepared(run_python: Callable[..., str]) -> Callable[..., str]:
 @pytest.fixture
 def run(run_python: Callable[..., str]) -> Callable[..., str]:
     """The same for programs that look at their memory with the helpers of `kernel`."""
-    prefix = f"""
+    prefix = """
 import ctypes, errno, os, resource, sys, warnings
 import numpy as np
 import bigmem
 from bigmem import _core, osmem
-sys.path.insert(0, {str(Path(__file__).parent)!r})
 from kernel import *
 """
     return lambda program, *arguments: run_python(program, *arguments, prefix=prefix)

@@ -286,9 +286,7 @@ def test_a_childs_budget_counts_nothing_that_its_parent_was_unmapping(run_prepar
         """
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of its own
         table, budget = _core.ProbedPages(), bigmem.Budget("64MiB")
-        allocator = NativeAllocator(
-            pages=bigmem.AnonymousPages(huge="never"), release=bigmem.Inline(), reserve=0,
-            mapping_per_block=True, budget=budget, reclaim=None, name=None, table=table)
+        allocator = native(bigmem.Inline(), table, mapped=True, budget=budget)
         block = allocator.allocate("32MiB")
         table.delay("unreserve", 0.5)
         thread = threading.Thread(target=block.release)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import wait_for
 
 import bigmem
 from bigmem import _core, pressure
@@ -342,14 +343,12 @@ def test_the_kernels_own_stall_file_is_understood(tree: Tree) -> None:
     if not os.access("/proc/pressure/memory", os.R_OK):
         pytest.skip("the kernel has no pressure stall information")
     text = Path("/proc/pressure/memory").read_text()
-    assert re.match(r"some .*total=\d+\n", text)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
+    path = tree.root / "memory.pressure"
+    monitor = _core.PressureMonitor(tree.memory(), [str(path)])
+    path.write_text(text)
+    assert not monitor.under_pressure(0.0)
+    path.write_text(re.sub(r"total=(\d+)", lambda m: f"total={int(m[1]) + 200_000}", text))
+    assert monitor.under_pressure(0.5)
 
 
 def fill(allocator: bigmem.Allocator, nbytes: int) -> bigmem.Block:

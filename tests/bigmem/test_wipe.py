@@ -9,28 +9,10 @@ import bigmem
 from bigmem import _core
 from bigmem.native import NativeAllocator
 
+Native = Callable[..., NativeAllocator]
 Run = Callable[..., str]
 MIB = 1 << 20
 SECRET = 0xA5
-
-
-def secret_arena(
-    release: "bigmem.Inline | bigmem.Deferred | bigmem.Recycle",
-    huge: str,
-    mapped: bool,
-    table: "_core.ProbedPages | None" = None,
-) -> NativeAllocator:
-    return NativeAllocator(
-        pages=bigmem.AnonymousPages(huge=huge),  # type: ignore[arg-type]
-        release=release,
-        reserve=0,
-        mapping_per_block=mapped,
-        budget=None,
-        reclaim=None,
-        name=None,
-        wipe=True,
-        table=table,
-    )
 
 
 KINDS = [
@@ -55,8 +37,10 @@ def fill(allocator: bigmem.Allocator, nbytes: int) -> "np.ndarray[tuple[int], np
 
 
 @pytest.mark.parametrize("huge", ["never", "always"])
-def test_what_is_reused_reads_as_zero(kind: "tuple[bigmem.Recycle, bool]", huge: str) -> None:
-    allocator = secret_arena(kind[0], huge, kind[1])
+def test_what_is_reused_reads_as_zero(
+    native: Native, kind: "tuple[bigmem.Recycle, bool]", huge: str
+) -> None:
+    allocator = native(kind[0], huge, mapping_per_block=kind[1], wipe=True)
     for size in (100, 40_000, 3 * MIB + 5, 8 * MIB):
         for _ in range(3):
             held = [fill(allocator, size) for _ in range(3)]
@@ -72,10 +56,10 @@ def test_what_is_reused_reads_as_zero(kind: "tuple[bigmem.Recycle, bool]", huge:
 
 @pytest.mark.parametrize("huge", ["never", "always"])
 def test_contents_are_overwritten_before_memory_goes_back(
-    kind: "tuple[bigmem.Recycle, bool]", huge: str
+    native: Native, kind: "tuple[bigmem.Recycle, bool]", huge: str
 ) -> None:
     table = _core.ProbedPages()
-    allocator = secret_arena(kind[0], huge, kind[1], table)
+    allocator = native(kind[0], huge, mapping_per_block=kind[1], table=table, wipe=True)
     array = fill(allocator, 4 * MIB)
     del array
     assert allocator.flush(20)
@@ -84,8 +68,8 @@ def test_contents_are_overwritten_before_memory_goes_back(
     assert table.calls("wipe")[1] in (4 * MIB, 8 * MIB)
 
 
-def test_recycled_memory_stays_warm_and_is_known_to_be_zero() -> None:
-    allocator = secret_arena(bigmem.Recycle(), "never", False)
+def test_recycled_memory_stays_warm_and_is_known_to_be_zero(native: Native) -> None:
+    allocator = native(bigmem.Recycle(), "never", wipe=True)
     array = fill(allocator, 8 * MIB)
     address = array.ctypes.data
     del array
@@ -97,12 +81,12 @@ def test_recycled_memory_stays_warm_and_is_known_to_be_zero() -> None:
     assert not zeros.any()
 
 
-def test_fenced_contents_stay_until_the_fence_is_done() -> None:
+def test_fenced_contents_stay_until_the_fence_is_done(native: Native) -> None:
     class Event:
         done = False
 
     event = Event()
-    allocator = secret_arena(bigmem.Recycle(), "never", False)
+    allocator = native(bigmem.Recycle(), "never", wipe=True)
     block = allocator.allocate(MIB)
     view = np.frombuffer(block, np.uint8)  # type: ignore[call-overload]
     view[:] = SECRET
@@ -123,21 +107,13 @@ def test_fenced_contents_stay_until_the_fence_is_done() -> None:
 def test_no_dump_and_no_child_has_secret_memory(run_prepared: Run, mapped: bool) -> None:
     run_prepared(
         """
+        from kernel import flags
         mapped = sys.argv[1] == "True"
         make = bigmem.MappedAllocator if mapped else bigmem.ArenaAllocator
         for size in (40_000, 8 << 20):
             allocator = make(wipe=True, release=bigmem.Deferred())
             array = fill(allocator, size, 0xA5)
-            address = array.ctypes.data
-            flags = None
-            for line in open("/proc/self/smaps"):
-                head = line.split()[0]
-                if "-" in head and not head.endswith(":"):
-                    low, high = (int(part, 16) for part in head.split("-"))
-                    inside = low <= address < high
-                elif line.startswith("VmFlags") and inside:
-                    flags = line.split()[1:]
-            assert {"dd", "wf"} <= set(flags), flags
+            assert {"dd", "wf"} <= flags(array.ctypes.data // 4096 * 4096, size)
             child = os.fork()
             if child == 0:
                 good = not array.any()
