@@ -18,7 +18,7 @@ def cover() -> None:
     _core.numpy_set(_core.numpy_floating())
     if _start is None:
         _start = threading.Thread.start
-        threading.Thread.start = _start_covered  # type: ignore[method-assign]
+        threading.Thread.start = _start_covered  # type: ignore[method-assign, assignment]
 
 
 def uncover() -> None:
@@ -33,7 +33,7 @@ def _start_covered(thread: threading.Thread) -> None:
     run = thread.run
 
     def run_covered() -> None:
-        del thread.run  # type: ignore[method-assign]  # or the thread would refer to itself
+        del thread.run  # or the thread would refer to itself
         _core.numpy_set(_core.numpy_floating())
         run()
 
@@ -41,5 +41,5 @@ def _start_covered(thread: threading.Thread) -> None:
     try:
         (_start or threading.Thread.start)(thread)
     except BaseException:
-        del thread.run  # type: ignore[method-assign]
+        del thread.run
         raise
