@@ -347,7 +347,7 @@ def test_where_the_default_handler_cannot_be_edited(run_prepared: Callable[..., 
         print(live(9), threading.Thread.start.__qualname__)
         join(threading.Thread(target=np.ones, args=(2 * MIB, np.uint8)))
         kept.resize(10 * MIB, refcheck=False)
-        print(allocator.stats().live // MIB, kept.sum() // MIB)
+        print(allocator.stats().live // MIB, int(kept.sum()) // MIB)
         """
     )
     assert out.splitlines() == [
