@@ -12,6 +12,7 @@ from .arena.pages import AnonymousPages
 from .arrays import empty, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
 from .budget import Budget
 from .errors import BigmemError, InvalidRelease, OutOfMemory
+from .layers import LayerTimes, LayerTree, layer, layers, record_layers
 from .live import LiveBlock, live_blocks
 from .mapped import MappedAllocator
 from .reclaim import ReclaimPool
@@ -32,6 +33,8 @@ __all__ = [
     "Guarded",
     "Inline",
     "InvalidRelease",
+    "LayerTimes",
+    "LayerTree",
     "Limited",
     "LiveBlock",
     "MappedAllocator",
@@ -46,10 +49,13 @@ __all__ = [
     "full",
     "full_like",
     "get_allocator",
+    "layer",
+    "layers",
     "live_blocks",
     "make",
     "ones",
     "ones_like",
+    "record_layers",
     "set_allocator",
     "stats",
     "trim",
