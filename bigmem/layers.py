@@ -221,8 +221,6 @@ def record_layers() -> Iterator[Callable[[], LayerTree]]:
         yield lambda: _tree(frame.node)
     finally:
         frame.open = False
-        if _current.get() is frame:
-            _current.set(frame.outer)
 
 
 def observe(observer: Observer) -> None:
@@ -336,7 +334,7 @@ def _tree(root: _Node) -> LayerTree:
     def times(name: str, node: _Node) -> LayerTimes:
         opened = so_far.get(node, [])
         wall = node.wall + sum(seconds for seconds, _ in opened)
-        inner = min(wall, node.inner + sum(seconds for _, seconds in opened))
+        inner = node.inner + sum(seconds for _, seconds in opened)
         gap = wall - inner
         share = gap / wall if wall > 0 else 0.0
         return LayerTimes(name, node.calls + len(opened), wall, inner, gap, share, inside(node))
