@@ -214,8 +214,6 @@ def record_layers() -> Iterator[Callable[[], LayerTree]]:
     """
     outer = _innermost()
     frame = _Frame(outer, _Node(0, outer.node), _now(), None)
-    # The layers in the block are directly inside of what surrounds it.
-    frame.solid = outer.solid
     _current.set(frame)
     try:
         yield lambda: _tree(frame.node)
@@ -266,18 +264,20 @@ class _Frame:
     """One entry of a layer, or of a record."""
 
     __slots__ = (
-        "around", "begin", "inner", "layer", "node", "open", "outer", "running", "since", "solid",
+        "around", "begin", "inner", "layer", "node", "open", "outer", "running", "since",
     )  # fmt: skip
 
     def __init__(
         self, outer: "_Frame | None", node: _Node, begin: float, entered: layer | None
     ) -> None:
-        self.outer: _Frame = self if outer is None else outer
-        self.around: _Frame = self if outer is None else outer.solid
-        self.solid: _Frame = self
+        self.layer: layer | None = entered
+        self.outer: _Frame = outer or self
+        self.around: _Frame = self
+        if outer is not None:
+            # A record is no layer: what is in it is directly inside what is around it.
+            self.around = outer if outer.layer else outer.around
         self.node = node
         self.begin = begin
-        self.layer = entered
         self.open = True
         # How many layers directly inside are running, since when, and the time with any before.
         self.running = 0
