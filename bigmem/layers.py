@@ -322,22 +322,24 @@ def _task_id() -> int:
 
 def _tree(root: _Node) -> LayerTree:
     now = _now()
-    so_far: dict[_Node, list[tuple[float, float]]] = {}
+    so_far: dict[_Node, tuple[float, float]] = {}
     frame = _current.get()
     while frame is not _top:
         node = frame.node if frame.open and frame.layer else None
         while node is not None:
-            so_far.setdefault(node, []).append(frame.until(now))
+            so_far[node] = frame.until(now)
             node = node.enclosing
         frame = frame.outer
 
     def times(name: str, node: _Node) -> LayerTimes:
-        opened = so_far.get(node, [])
-        wall = node.wall + sum(seconds for seconds, _ in opened)
-        inner = node.inner + sum(seconds for _, seconds in opened)
+        # Of one moment: no call comes between.
+        calls, wall, inner = node.calls, node.wall, node.inner
+        if node in so_far:
+            seconds, covered = so_far[node]
+            calls, wall, inner = calls + 1, wall + seconds, inner + covered
         gap = wall - inner
         share = gap / wall if wall > 0 else 0.0
-        return LayerTimes(name, node.calls + len(opened), wall, inner, gap, share, inside(node))
+        return LayerTimes(name, calls, wall, inner, gap, share, inside(node))
 
     def inside(node: _Node) -> tuple[LayerTimes, ...]:
         return tuple(times(name, child) for name, child in list(node.children.items()))
