@@ -4,6 +4,7 @@ Takes less than 20 seconds and a tenth of the memory that is left.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
@@ -24,8 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Examine, and write the report."""
     from bigmem.profile.diagnosis import diagnose
 
-    diagnosis = diagnose(_tell)
-    _tell("")
+    try:
+        diagnosis = diagnose(_tell)
+    finally:
+        _tell("")
     if arguments.json:
         print(json.dumps(diagnosis.as_json(), indent=2, allow_nan=False))
     else:
@@ -47,5 +50,6 @@ def _tell(doing: str) -> None:
     if sys.stderr is None or not sys.stderr.isatty():
         return
     said = f"measuring {doing} ..." if doing else ""
-    sys.stderr.write(f"\r\x1b[K{said}")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"\r\x1b[K{said}")
+        sys.stderr.flush()

@@ -170,6 +170,13 @@ _MEANS = {
     "recycle": "nothing once the pages are warm; idle ones go back in the background",
 }
 
+# What each mechanism of the NumPy hook amounts to.
+_HOOKS = {
+    "default handler": "bigmem.install() takes over NumPy's large arrays in every thread.",
+    "new threads": "bigmem.install() takes over NumPy's large arrays in the context that calls it "
+    "and in threads started later: this NumPy does not let its other threads be reached.",
+}
+
 
 def _freeing(costs: PageCosts) -> float:
     return costs.munmap_ms if costs.numpy_free_ms is None else costs.numpy_free_ms
@@ -255,7 +262,7 @@ def _findings(machine: Machine, measured: Measured, gpu: GpuReport) -> Iterator[
         yield (
             f"Memory is short: {_size(machine.left_bytes)} left of {_size(machine.limit_bytes)}."
         )
-    if machine.load > machine.cores:
+    if machine.load is not None and machine.load > machine.cores:
         yield (
             f"The machine is busy ({machine.load:.1f} tasks on {machine.cores} cores): figures are "
             "processor time, but may be high all the same."
@@ -268,7 +275,7 @@ def _findings(machine: Machine, measured: Measured, gpu: GpuReport) -> Iterator[
             "where an arena's memory comes from."
         )
     if machine.numpy_hook is not None:
-        yield f"NumPy's own allocations can be taken over by way of: {machine.numpy_hook}."
+        yield _HOOKS.get(machine.numpy_hook, f"bigmem.install() reaches: {machine.numpy_hook}.")
     yield from _findings_on_gpu(gpu)
 
 

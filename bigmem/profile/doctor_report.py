@@ -161,7 +161,7 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
     kind = f"{machine.architecture}, virtual machine" if machine.virtual else machine.architecture
     yield "system", f"Linux {machine.kernel} ({kind})"
     yield "python", f"{machine.python}, NumPy {machine.numpy}"
-    yield "cores", f"{machine.cores}, load {machine.load:.1f}"
+    yield "cores", f"{machine.cores}, load {_figure(machine.load)}"
     yield "memory", f"{_size(machine.memory_bytes)}, {_size(machine.available_bytes)} available"
     swap = f"{_size(machine.swap_bytes)}, {_size(machine.swap_free_bytes)} free"
     yield "swap", swap if machine.swap_bytes else "none"

@@ -106,7 +106,7 @@ class Machine:
     architecture: str
     virtual: bool
     cores: int
-    load: float
+    load: float | None
     memory_bytes: int | None
     available_bytes: int | None
     swap_bytes: int | None
@@ -143,7 +143,7 @@ def probe_machine(root: Path = Path("/")) -> Machine:
         architecture=platform.machine(),
         virtual=" hypervisor" in _text(root / "proc/cpuinfo"),
         cores=len(os.sched_getaffinity(0)),
-        load=os.getloadavg()[0],
+        load=_load(root),
         memory_bytes=_kilobytes(meminfo, "MemTotal"),
         available_bytes=_kilobytes(meminfo, "MemAvailable"),
         swap_bytes=_kilobytes(meminfo, "SwapTotal"),
@@ -182,6 +182,11 @@ def _huge_pages(root: Path, status: dict[str, str]) -> HugePages:
         khugepaged=None if khugepaged is None else bool(khugepaged),
         allowed=None if allowed is None else allowed != "0",
     )
+
+
+def _load(root: Path) -> float | None:
+    words = _text(root / "proc/loadavg").split()
+    return float(words[0]) if words else None
 
 
 def _limited(group: pressure.Group) -> MemoryGroup | None:
