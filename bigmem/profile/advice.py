@@ -32,6 +32,8 @@ _MODEST_LOCKED = GIB
 _USUAL_MAPPINGS = 65530
 # Copies that save less than this part of their time are no faster.
 _FASTER = 0.05
+# A copy of a GiB takes longer than this; less is a clock's error.
+_FASTEST = 1e-3
 # First fills this many times slower than later ones come from memory never used before.
 _UNTOUCHED = 1.5
 
@@ -326,7 +328,7 @@ def _findings_on_gpu(gpu: GpuReport) -> Iterator[str]:
     )
     saved = costs.pageable_to_device_ms - costs.pinned_to_device_ms
     pinning = costs.host_alloc_ms + costs.host_free_ms
-    if saved > _FASTER * costs.pageable_to_device_ms:
+    if saved > max(_FASTER * costs.pageable_to_device_ms, _FASTEST):
         yield (
             f"Pinning costs {_ms(pinning)} per GiB to allocate and free: it pays from "
             f"{_times(pinning / saved)} of the same buffer on."
@@ -453,8 +455,14 @@ def _changes_of_limits(machine: Machine, gpu: GpuReport) -> Iterator[Change]:
         )
 
 
+def figure(value: float) -> str:
+    """As many digits as the figure is worth, without an exponent."""
+    decimals = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:.{decimals}f}"
+
+
 def _ms(milliseconds: float) -> str:
-    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.2g} ms"
+    return f"{figure(milliseconds)} ms"
 
 
 def _of(gain: tuple[float, float]) -> str:
@@ -466,7 +474,7 @@ def _size(nbytes: int | None) -> str:
 
 
 def _speed(milliseconds: float) -> str:
-    return f"{1e3 / milliseconds:.3g} GiB/s" if milliseconds > 0 else "no measurable time"
+    return f"{figure(1e3 / max(milliseconds, _FASTEST))} GiB/s"
 
 
 def _times(copies: float) -> str:

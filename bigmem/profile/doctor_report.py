@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from bigmem.profile.advice import figure
 from bigmem.profile.costs import SMALL_PAGE, PageCosts
 from bigmem.profile.diagnosis import Diagnosis
 from bigmem.profile.gpu import GpuReport
@@ -197,9 +198,7 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
 
 
 def _figure(value: float | None) -> str:
-    if value is None:
-        return _UNKNOWN
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return _UNKNOWN if value is None else figure(value)
 
 
 def _size(nbytes: int | None) -> str:
