@@ -34,7 +34,7 @@ class Diagnosis:
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain dicts, lists, strings and numbers."""
+        """The same for `json.dumps`; every number is finite."""
         return {"schema": SCHEMA, **asdict(self)}
 
 

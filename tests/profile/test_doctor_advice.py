@@ -14,15 +14,17 @@ from doctor_figures import (
     NO_GPU,
     NO_HUGE,
     SMALL,
+    gpus,
+    machines,
+    measurements,
     with_huge_pages,
 )
 from hypothesis import given
-from hypothesis import strategies as st
 
 from bigmem.profile.advice import POLICIES, Advice, Measured, advise, is_short
 from bigmem.profile.costs import PageCosts
-from bigmem.profile.gpu import GpuCosts, GpuReport
-from bigmem.profile.machine import HugePages, Limits, Machine, MemoryGroup, Overcommit
+from bigmem.profile.gpu import GpuReport
+from bigmem.profile.machine import Limits, Machine, MemoryGroup, Overcommit
 
 THP = "/sys/kernel/mm/transparent_hugepage"
 
@@ -198,72 +200,6 @@ def test_inexact_and_untouched_memory_is_told() -> None:
     findings = advise(MACHINE, replace(MEASURED, small=costs), NO_GPU).findings
     assert any("32 MiB at a time instead of 256 MiB" in each for each in findings)
     assert any("2400 ms per GiB at its first fill" in each for each in findings)
-
-
-milliseconds = st.floats(0, 1e5)
-sizes = st.integers(0, 1 << 45)
-shares = st.floats(0, 1)
-maybe_sizes = st.none() | sizes
-page_costs = st.builds(
-    PageCosts,
-    nbytes=st.integers(1, 128).map(lambda pages: pages * 2 * MIB),
-    rounds=st.integers(1, 5),
-    huge_share=shares,
-    fault_s=st.floats(0, 1),
-    warm_up_ms=milliseconds,
-    first_touch_ms=milliseconds,
-    warm_fill_ms=milliseconds,
-    dontneed_ms=st.none() | milliseconds,
-    free_ms=st.none() | milliseconds,
-    refill_ms=st.none() | milliseconds,
-    numpy_free_ms=st.none() | milliseconds,
-    munmap_ms=milliseconds,
-)
-measurements = st.builds(
-    Measured,
-    small=st.none() | page_costs,
-    huge=st.none() | page_costs,
-    huge_share=st.none() | shares,
-    numpy_huge_share=st.none() | shares,
-    wanted_bytes=st.just(256 * MIB),
-    note=st.none() | st.just("Not everything could be measured: no memory."),
-)
-groups = st.builds(MemoryGroup, st.sampled_from([1, 2]), st.just("/cg"), sizes, sizes)
-machines = st.builds(
-    Machine,
-    kernel=st.just("6.1"),
-    architecture=st.just("x86_64"),
-    virtual=st.booleans(),
-    cores=st.integers(1, 512),
-    load=st.none() | st.floats(0, 1e4),
-    memory_bytes=maybe_sizes,
-    available_bytes=maybe_sizes,
-    swap_bytes=maybe_sizes,
-    swap_free_bytes=maybe_sizes,
-    limit_bytes=maybe_sizes,
-    left_bytes=maybe_sizes,
-    huge_pages=st.builds(
-        HugePages,
-        enabled=st.sampled_from([None, "always", "madvise", "never"]),
-        defrag=st.sampled_from([None, "always", "defer", "defer+madvise", "madvise", "never"]),
-        khugepaged=st.none() | st.booleans(),
-        allowed=st.none() | st.booleans(),
-    ),
-    overcommit=st.builds(
-        Overcommit, st.sampled_from([None, 0, 1, 2]), st.none(), maybe_sizes, maybe_sizes
-    ),
-    limits=st.builds(Limits, maybe_sizes, maybe_sizes, maybe_sizes),
-    groups=st.lists(groups, max_size=3).map(tuple),
-    stalls=st.none() | st.booleans(),
-    numa_nodes=st.sampled_from([(), (0,), (0, 1)]),
-    max_mappings=st.none() | st.integers(0, 1 << 31),
-    python=st.just("CPython 3.11"),
-    numpy=st.just("2.4"),
-    numpy_huge_variable=st.sampled_from([None, "0", "1", ""]),
-    numpy_hook=st.sampled_from([None, "default handler", "new threads"]),
-)
-gpu_costs = st.builds(GpuCosts, st.just("GPU"), sizes, *[milliseconds for _ in range(8)])
-gpus = st.just(NO_GPU) | st.builds(GpuReport, gpu_costs, st.none(), st.integers(1, 8))
 
 
 @given(machines, measurements, gpus)
