@@ -31,6 +31,9 @@ SMALL_PAGE = os.sysconf("SC_PAGESIZE")
 FULL_SIZE = 256 * MIB
 """Bytes that a round of `page_costs` touches where there is room."""
 
+MOST_PAGES = 0.5
+"""From this share on, memory counts as being in huge pages."""
+
 _FAULT_RANGE = 64 * MIB
 _FAULT_ROUNDS = 3
 # When this much is over, no further round begins; one always counts.
@@ -104,6 +107,33 @@ class PageCosts:
     refill_ms: float | None
     numpy_free_ms: float | None
     munmap_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of the costs of pages.
+
+    Attributes
+    ----------
+    small, huge
+        The two page regimes; `None` where there was no memory to measure with, and for `huge` also
+        where fewer than half of the pages came huge.
+    huge_share
+        The part of memory that came in huge pages where they were asked for; `None` if unmeasured.
+    numpy_huge_share
+        The same of NumPy's own arrays, which ask by themselves.
+    wanted_bytes
+        What each round would have touched, had there been room and time.
+    note
+        Why something could not be measured, if so.
+    """
+
+    small: PageCosts | None
+    huge: PageCosts | None
+    huge_share: float | None
+    numpy_huge_share: float | None
+    wanted_bytes: int
+    note: str | None = None
 
 
 def fault_costs(nbytes: int = _FAULT_RANGE) -> FaultCosts:
