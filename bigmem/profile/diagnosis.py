@@ -69,9 +69,7 @@ def _measure_pages(tell: Callable[[str], None]) -> Measured:
         tell("huge pages")
         share = 0.0
         if osmem.huge_pages_work():
-            huge = costs.page_costs(
-                nbytes, huge=True, seconds=_REGIME_SECONDS, small_fault_s=small.fault_s
-            )
+            huge = costs.page_costs(nbytes, huge=True, seconds=_REGIME_SECONDS)
             share = huge.huge_share
         if nbytes >= _TELLING:
             tell("NumPy's own pages")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bigmem.profile.costs import MOST_PAGES, Measured, PageCosts
+from bigmem.profile.costs import MOST_PAGES, OUTLIER, Measured, PageCosts
 from bigmem.profile.gpu import GpuReport
 from bigmem.profile.machine import Machine
 from bigmem.profile.policies import is_short
@@ -15,8 +15,6 @@ from bigmem.sizes import format_size
 _FASTER = 0.05
 # A copy of a GiB takes longer than this; less is a clock's error.
 _FASTEST = 1e-3
-# First fills this many times slower than later ones come from memory never used before.
-_UNTOUCHED = 2.5
 
 # What each mechanism of the NumPy hook amounts to.
 _HOOKS = {
@@ -64,7 +62,7 @@ def find(machine: Machine, measured: Measured, gpu: GpuReport) -> Iterator[str]:
 
 
 def _was_untouched(costs: PageCosts) -> bool:
-    return costs.warm_up_ms > _UNTOUCHED * (costs.first_touch_ms + costs.warm_fill_ms)
+    return costs.warm_up_ms > OUTLIER * (costs.first_touch_ms + costs.warm_fill_ms)
 
 
 def _findings_on_pages(machine: Machine, measured: Measured) -> Iterator[str]:

@@ -93,7 +93,8 @@ SHAPE = {
             (
                 "kernel", "architecture", "virtual", "cores", "machine_cores", "load",
                 "memory_bytes", "available_bytes", "swap_bytes", "swap_free_bytes", "limit_bytes",
-                "left_bytes", "stalls", "max_mappings", "python", "numpy", "numpy_huge_variable", "numpy_hook",
+                "left_bytes", "stalls", "max_mappings", "python", "numpy", "numpy_huge_variable",
+                "numpy_hook",
             )
         ),
         "huge_pages": dict.fromkeys(("enabled", "defrag", "khugepaged", "allowed")),
