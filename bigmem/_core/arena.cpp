@@ -17,8 +17,6 @@ namespace {
 // What a block leaves of its last huge page is there for small blocks only: it may be as much as
 // one part in so many of the block, unless huge pages were asked for.
 constexpr std::size_t huge_rest = 4;
-// Blocks of at least this size look at the process's memory limit before they take fresh memory.
-constexpr std::size_t looks_at_limit = std::size_t{32} << 20;
 constexpr std::size_t first_small_chunk = std::size_t{16} << 20;
 constexpr std::size_t first_huge_chunk = std::size_t{256} << 20;
 // Under a limit on the address range regions are as small as this.
@@ -98,17 +96,23 @@ std::size_t Arena::resident() const {
          bytes(State::warm) + bytes(State::lazy);
 }
 
-// Brings nodes for the map, from outside the lock. False when there is no memory even for that.
-bool Arena::refill(Zone& zone) noexcept {
+// Brings nodes for the map, from outside the lock. Not locked when there is no memory even for
+// that.
+std::unique_lock<std::mutex> Arena::lock_with_nodes(Zone& zone) noexcept {
   std::unique_lock lock(mutex_);
   while (!zone.map.has_nodes()) {
     lock.unlock();
     void* slab = ExtentMap::new_slab();
-    if (!slab) return false;
+    if (!slab) return {};
     lock.lock();
     zone.map.donate(slab);
   }
-  return true;
+  return lock;
+}
+
+void Arena::note_peaks() noexcept {
+  counters_.peak_live = std::max(counters_.peak_live, bytes(State::live));
+  counters_.peak_resident = std::max(counters_.peak_resident, resident());
 }
 
 // Called with the lock held and nodes at hand. `fresh` permits taking memory that is clean.
@@ -131,8 +135,7 @@ Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignmen
     }
   }
   if (found.from == State::warm) ++counters_.warm_hits;
-  counters_.peak_live = std::max(counters_.peak_live, bytes(State::live));
-  counters_.peak_resident = std::max(counters_.peak_resident, resident());
+  note_peaks();
   contents = {!found.zero, found.from == State::clean};
   lease.address = reinterpret_cast<void*>(found.extent->begin);
   lease.token = found.extent;
@@ -194,8 +197,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
                                         : Attempt::need_nodes;
     }
     if (attempted == Attempt::need_headroom) {
-      if (zone == &huge_) replace_small_pages(size);
-      Reclaimer::make_headroom(size);
+      prepare_for_fresh(*zone, size);
       fresh = true;
       continue;
     }
@@ -219,6 +221,12 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     }
     std::this_thread::sleep_for(breath);
   }
+}
+
+// Large blocks may not have fresh memory before that.
+void Arena::prepare_for_fresh(Zone& zone, std::size_t nbytes) noexcept {
+  if (&zone == &huge_) replace_small_pages(nbytes);
+  Reclaimer::make_headroom(nbytes);
 }
 
 // A large block is about to get fresh huge pages: as much warm memory of small pages goes back, or

@@ -7,10 +7,6 @@
 namespace bigmem {
 namespace {
 
-std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) {
-  return (value + alignment - 1) & ~(alignment - 1);
-}
-
 void link(Extent* before, Extent* extent, Extent* after) {
   extent->before = before;
   extent->after = after;
@@ -258,6 +254,11 @@ Extent* ExtentMap::reduce(Extent* extent) {
 
 Extent* ExtentMap::release(Extent* extent, State to, double now, std::uint64_t serial) {
   leave(extent);
+  return end_life(extent, to, now, serial);
+}
+
+// Of an extent in no index.
+Extent* ExtentMap::end_life(Extent* extent, State to, double now, std::uint64_t serial) {
   if (!reduce(extent)) return nullptr;
   if (to == State::warm && extent->shared) to = State::pending;
   extent->since = extent->oldest = now;

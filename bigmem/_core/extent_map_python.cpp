@@ -114,6 +114,33 @@ PyObject* map_release(PyExtentMap* self, PyObject* args) {
   return range(self->map->release(extent, to, now, serial));
 }
 
+PyObject* map_grow(PyExtentMap* self, PyObject* args) {
+  unsigned long long begin;
+  Py_ssize_t size;
+  int clean;
+  if (!PyArg_ParseTuple(args, "Knp:grow", &begin, &size, &clean) || !ready(self)) return nullptr;
+  Extent* extent = find(self, begin);
+  if (!extent) return nullptr;
+  const auto fresh = self->map->clean_to_grow(extent, size, clean);
+  if (!fresh) Py_RETURN_NONE;
+  self->map->grow(extent, size);
+  return PyLong_FromSize_t(*fresh);
+}
+
+PyObject* map_shrink(PyExtentMap* self, PyObject* args) {
+  unsigned long long begin, serial;
+  Py_ssize_t size;
+  const char* name;
+  double now;
+  State to;
+  if (!PyArg_ParseTuple(args, "KnsdK:shrink", &begin, &size, &name, &now, &serial) ||
+      !parse_state(name, &to) || !ready(self))
+    return nullptr;
+  Extent* extent = find(self, begin);
+  if (!extent) return nullptr;
+  return range(self->map->shrink(extent, size, to, now, serial));
+}
+
 PyObject* map_park(PyExtentMap* self, PyObject* args) {
   unsigned long long begin, serial;
   double now;
@@ -226,6 +253,11 @@ PyMethodDef methods[] = {
     {"release", method<map_release>(), METH_VARARGS,
      "release(begin, to, now, serial)\n--\n\n(begin, size) of the extent of its whole units or "
      "None."},
+    {"grow", method<map_grow>(), METH_VARARGS,
+     "grow(begin, size, clean)\n--\n\nHow many clean bytes it took, or None if it cannot."},
+    {"shrink", method<map_shrink>(), METH_VARARGS,
+     "shrink(begin, size, to, now, serial)\n--\n\n(begin, size) of the extent of the whole units "
+     "that it let go, or None."},
     {"park", method<map_park>(), METH_VARARGS, "park(begin, now, serial)\n--\n"},
     {"unfence", method<map_unfence>(), METH_VARARGS,
      "unfence(begin, to, now)\n--\n\n(begin, size) of the extent of its whole units or None."},
