@@ -1,7 +1,6 @@
 #include "arena.hpp"
 
 #include <sys/resource.h>
-#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 
 #include "clearing.hpp"
 #include "clock.hpp"
+#include "memory_limit.hpp"
 
 namespace bigmem {
 namespace {
@@ -23,12 +23,6 @@ constexpr std::size_t first_huge_chunk = std::size_t{256} << 20;
 constexpr std::size_t small_region = std::size_t{64} << 20;
 // Bytes populated by one call, so that others who map memory wait no longer than that takes.
 constexpr std::size_t populate_step = std::size_t{16} << 20;
-
-std::size_t physical_memory() {
-  struct sysinfo info;
-  if (sysinfo(&info) != 0) return std::size_t{64} << 30;
-  return (std::size_t{info.totalram} + info.totalswap) * info.mem_unit;
-}
 
 bool address_range_is_limited() {
   rlimit limit;
@@ -239,6 +233,17 @@ void Arena::replace_small_pages(std::size_t nbytes) noexcept {
   }
 }
 
+// The size of a region that is to hold so much at least, and `roomy` where address range is free.
+std::size_t Arena::region_for(const Zone& zone, std::size_t least, std::size_t roomy) {
+  if (config_.mapping_per_block) return least;
+  // A limit may have come since the last region.
+  if (address_range_is_limited()) unmap_when_clean_ = true;
+  const std::size_t wanted = config_.reserve     ? config_.reserve
+                             : unmap_when_clean_ ? small_region
+                                                 : roomy;
+  return std::max(round_up(wanted, zone.unit), least);
+}
+
 // Reserves one more region and serves the request from it, before anyone else can.
 Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
                            Contents& contents) {
@@ -249,15 +254,7 @@ Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, 
     return pages.reserve(pages.context, nbytes, std::max(alignment, border), zone.page);
   };
   const std::size_t least = round_up(size, zone.unit);
-  std::size_t region = least;
-  if (!config_.mapping_per_block) {
-    // A limit may have come since the last region.
-    if (address_range_is_limited()) unmap_when_clean_ = true;
-    const std::size_t wanted = config_.reserve     ? config_.reserve
-                               : unmap_when_clean_ ? small_region
-                                                   : ample;
-    region = std::max(round_up(wanted, zone.unit), least);
-  }
+  std::size_t region = region_for(zone, least, ample);
   void* begin = reserve(region);
   if (!begin && region > least) {
     unmap_when_clean_ = true;

@@ -155,9 +155,12 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   bool refill(Zone& zone) noexcept { return lock_with_nodes(zone).owns_lock(); }
   std::unique_lock<std::mutex> lock_with_nodes(Zone& zone) noexcept;
   void prepare_for_fresh(Zone& zone, std::size_t nbytes) noexcept;
+  std::size_t region_for(const Zone& zone, std::size_t least, std::size_t roomy);
   Resized shrink_block(Extent* extent, std::size_t size, bool may_block) noexcept;
-  Resized grow_block(Extent* extent, std::size_t size, bool fresh, bool may_block) noexcept;
+  Resized grow_block(Lease& lease, std::size_t size, bool fresh, bool may_block) noexcept;
+  void make_room(std::size_t nbytes) noexcept;
   bool commit_growth(Extent* extent, std::size_t before) noexcept;
+  bool move_block(Lease& lease, std::size_t size) noexcept;
   Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
   Reclaimed reclaim_extent(Extent* extent, Goal goal, Advice advice) noexcept;
   static void adapt_chunk(Zone& zone, std::size_t size, double seconds) noexcept;
@@ -184,6 +187,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::uint64_t serial_ = 0;
   std::size_t uncredited_ = 0;  // out of the maps, but not yet unmapped
   std::atomic<bool> retired_{false};
+  bool moved_ = false;  // some block has a region of its own
 };
 
 }  // namespace bigmem

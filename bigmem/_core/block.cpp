@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "clock.hpp"
+#include "memory_limit.hpp"
 #include "structmember.h"
 
 namespace bigmem {
@@ -402,8 +403,10 @@ bool resize_block(PyObject* block, std::size_t nbytes) {
   auto* self = reinterpret_cast<Block*>(block);
   Lease& lease = self->holding.lease;
   if (self->released || self->resizing || self->exports > 1 || self->backing || self->fences ||
-      !lease || nbytes > PY_SSIZE_T_MAX)
+      !lease)
     return false;
+  // As in an allocation: the system might grant more than there is, and kill us on touch.
+  if (nbytes > lease.nbytes && nbytes > physical_memory()) return false;
   auto resized = lease.source->resize(lease, nbytes, false);
   if (resized == Source::Resized::would_block) {
     self->resizing = true;

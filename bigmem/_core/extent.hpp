@@ -39,6 +39,13 @@ struct Extent {
   std::uintptr_t end() const { return begin + size; }
 };
 
+inline void link(Extent* before, Extent* extent, Extent* after) {
+  extent->before = before;
+  extent->after = after;
+  if (before) before->after = extent;
+  if (after) after->before = extent;
+}
+
 // Extents in the order in which they came, the oldest first.
 class AgeList {
  public:

@@ -44,8 +44,8 @@ class ExtentMap {
   ExtentMap& operator=(const ExtentMap&) = delete;
 
   // Extents are made from slabs which the caller allocates, outside any lock. add_region, allocate,
-  // take, grow and shrink need has_nodes(), which the first two may share; what ends an extent's
-  // life has what it may need set aside.
+  // take, move, grow and shrink need has_nodes(), which the first two may share; what ends an
+  // extent's life has what it may need set aside.
   static void* new_slab() noexcept;
   bool has_nodes() const { return spare_count_ >= nodes_per_call + reserved_; }
   std::size_t spare_nodes() const { return spare_count_; }
@@ -60,6 +60,10 @@ class ExtentMap {
   Extent* add_region(std::uintptr_t begin, std::size_t size, bool zero);
   // The range leaves the map; what lies on either side are separate regions from now on.
   void remove(Extent* extent);
+  // A live extent of whole units has left its range, as in remove(), and is at the beginning of a
+  // new region of that size.
+  void move(Extent* extent, std::uintptr_t begin, std::size_t size, bool zero);
+  std::size_t regions() const { return regions_; }
 
   // Best fit for a multiple of the page. Less than a unit comes from fragments alone; the rest, on
   // a border between units, from the smallest warm, else lazy, else (if `clean` permits) clean
@@ -122,6 +126,7 @@ class ExtentMap {
   // Extents that one call of grow() takes in, for the same reason.
   static constexpr int taken_per_call = 64;
 
+  void detach(Extent* extent);
   Extent* new_extent();
   void free_extent(Extent* extent);
   bool is_fragment(const Extent* extent) const {
@@ -165,6 +170,7 @@ class ExtentMap {
   Extent* spare_ = nullptr;
   std::size_t spare_count_ = 0;
   std::size_t reserved_ = 0;  // how many of them are set aside
+  std::size_t regions_ = 0;
   Slab* slabs_ = nullptr;
   std::uint32_t random_ = 2463534242u;
 };

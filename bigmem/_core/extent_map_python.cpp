@@ -90,6 +90,22 @@ PyObject* map_remove(PyExtentMap* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* map_move(PyExtentMap* self, PyObject* args) {
+  unsigned long long begin, to;
+  Py_ssize_t size;
+  int zero;
+  if (!PyArg_ParseTuple(args, "KKnp:move", &begin, &to, &size, &zero) || !ready(self))
+    return nullptr;
+  Extent* extent = find(self, begin);
+  if (!extent) return nullptr;
+  self->map->move(extent, to, size, zero);
+  Py_RETURN_NONE;
+}
+
+PyObject* map_regions(PyExtentMap* self, PyObject*) {
+  return PyLong_FromSize_t(self->map->regions());
+}
+
 PyObject* map_allocate(PyExtentMap* self, PyObject* args) {
   Py_ssize_t size, alignment;
   int clean;
@@ -248,6 +264,8 @@ PyCFunction method() {
 PyMethodDef methods[] = {
     {"add_region", method<map_add_region>(), METH_VARARGS, "add_region(begin, size, zero)\n--\n"},
     {"remove", method<map_remove>(), METH_VARARGS, "remove(begin)\n--\n"},
+    {"move", method<map_move>(), METH_VARARGS, "move(begin, to, size, zero)\n--\n"},
+    {"regions", method<map_regions>(), METH_NOARGS, "regions()\n--\n"},
     {"allocate", method<map_allocate>(), METH_VARARGS,
      "allocate(size, alignment, clean)\n--\n\n(begin, state it came from, whether zero) or None."},
     {"release", method<map_release>(), METH_VARARGS,

@@ -50,4 +50,14 @@ Extent* ExtentMap::shrink(Extent* extent, std::size_t size, State to, double now
   return rest ? end_life(rest, to, now, serial) : nullptr;
 }
 
+void ExtentMap::move(Extent* extent, std::uintptr_t begin, std::size_t size, bool zero) {
+  detach(extent);
+  extent->begin = begin;
+  ++regions_;
+  if (size == extent->size) return;
+  Extent* rest = add_region(extent->end(), size - extent->size, zero);
+  link(extent, rest, nullptr);
+  --regions_;
+}
+
 }  // namespace bigmem

@@ -98,12 +98,21 @@ class Extents:
 
     def remove(self, extent: Extent) -> None:
         """The range is gone; what lies on either side are separate regions from now on."""
-        self._regions += 1
-        for other in self.all:
-            if other.region == extent.region and other.begin > extent.begin:
-                other.region = self._regions
+        self._detach(extent)
         self._unqueue(extent)
         self.all.remove(extent)
+
+    def move(self, extent: Extent, begin: int, size: int, zero: bool) -> None:
+        """A live extent of whole units leaves its range for the beginning of a new region."""
+        self._detach(extent)
+        self._regions += 1
+        extent.begin, extent.region = begin, self._regions
+        if size > extent.size:
+            self.all.append(Extent(extent.end, size - extent.size, "clean", extent.region, zero))
+
+    def regions(self) -> int:
+        """How many regions there are."""
+        return len({e.region for e in self.all})
 
     def allocate(
         self, size: int, alignment: int, clean: bool = True
@@ -307,6 +316,11 @@ class Extents:
                 queue.insert(queue.index(extent) + (low > begin), rest)
         extent.begin, extent.size = begin, size
         self._unqueue(extent)
+
+    def _detach(self, extent: Extent) -> None:
+        self._regions += 1
+        for other in self._following(extent):
+            other.region = self._regions
 
     def _following(self, extent: Extent) -> list[Extent]:
         """What lies behind it in its region, in the order of addresses."""

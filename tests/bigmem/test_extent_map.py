@@ -215,6 +215,24 @@ class ExtentMaps(RuleBasedStateMachine):
         self.core.remove(extent.begin)
         self.model.remove(extent)
 
+    @precondition(lambda self: self.has("live"))
+    @rule(data=st.data(), units=st.integers(0, 5), gap=st.booleans(), zero=st.booleans())
+    def move(self, data: st.DataObject, units: int, gap: bool, zero: bool) -> None:
+        extent = self.choose(data, "live")
+        if extent.size % self.unit:
+            return
+        self.edge += gap * 64 * PAGE
+        size = extent.size + units * self.unit
+        pages = pages_of(self.edge, extent.size)
+        if self.forked.intersection(pages_of(extent.begin, extent.size)):
+            self.forked.update(pages)
+        self.written.update(pages if zero else pages_of(self.edge, size))
+        self.held[self.edge] = self.held.pop(extent.begin)
+        self.core.move(extent.begin, self.edge, size, zero)
+        self.model.move(extent, self.edge, size, zero)
+        self.edge += size
+        self.covered += units * self.unit
+
     @rule(ticks=st.integers(0, 60))
     def wait(self, ticks: int) -> None:
         self.now += ticks * TICK
@@ -253,6 +271,7 @@ class ExtentMaps(RuleBasedStateMachine):
             assert self.core.bytes(state) == self.model.bytes(state)  # type: ignore[arg-type]
         assert self.core.fenced() == self.model.fenced()
         assert self.core.fragments() == self.model.fragments()
+        assert self.core.regions() == self.model.regions()
         for serial in (0, self.serial // 2, self.serial):
             assert self.core.settled(serial) == self.model.settled(serial)
 

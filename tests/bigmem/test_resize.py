@@ -2,15 +2,13 @@
 
 import gc
 import random
-import resource
 import threading
 from collections.abc import Callable, Iterator
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from conftest import MAKERS, NATIVE_MAKERS
 from kernel import MIB, PAGE, bytes_at, resident
+from patterns import PATTERN, holds_pattern, page_faults, patterned, view
 from stress import make_allocators
 from waiting import wait_for
 
@@ -21,30 +19,7 @@ from bigmem.native import NativeAllocator
 
 Native = Callable[..., NativeAllocator]
 Run = Callable[..., str]
-Bytes = npt.NDArray[np.uint8]
 ENOMEM = 12
-HUGE_PAGE = 2 * MIB
-# A prime, so that bytes which have moved by whole pages do not look right by chance.
-_PATTERN = np.resize(np.arange(251, dtype=np.uint8), 40 * MIB)
-
-
-def view(block: bigmem.Block) -> Bytes:
-    return np.frombuffer(memoryview(block), np.uint8)
-
-
-def patterned(allocator: bigmem.Allocator, nbytes: int, alignment: int = 64) -> bigmem.Block:
-    block = allocator.allocate(nbytes, alignment=alignment)
-    if nbytes:
-        view(block)[:] = _PATTERN[:nbytes]
-    return block
-
-
-def holds_pattern(block: bigmem.Block, nbytes: int) -> bool:
-    return nbytes == 0 or bool((view(block)[:nbytes] == _PATTERN[:nbytes]).all())
-
-
-def page_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @pytest.fixture(params=["system", *NATIVE_MAKERS])
@@ -71,7 +46,7 @@ def test_the_contents_up_to_the_smaller_size_stay(resizable: bigmem.Allocator) -
             assert block.address % 64 == 0
             assert holds_pattern(block, kept)
             if wanted > kept:
-                view(block)[kept:] = _PATTERN[kept:wanted]
+                view(block)[kept:] = PATTERN[kept:wanted]
         else:
             assert (block.address, block.nbytes) == before
         for other in blocks:
