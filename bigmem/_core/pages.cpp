@@ -209,7 +209,7 @@ void* remap(void*, void* address, std::size_t nbytes, std::size_t larger, std::s
   // What the user locked would be populated as far as it grows. A copy would not be locked either.
   munlock(address, nbytes);
   // Where it is, if what follows happens to be free. This also finds out, at no risk, whether there
-  // is more than one mapping, or a limit on locked memory.
+  // is more than one mapping.
   if (mremap(address, nbytes, larger, 0) != MAP_FAILED) return address;
   if (errno != ENOMEM) return nullptr;
   // Whole page tables change hands, and huge pages stay whole, only between addresses that are the
