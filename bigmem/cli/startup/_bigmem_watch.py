@@ -97,7 +97,8 @@ def _import_bigmem() -> None:
         return
     if not _is_ours(found):  # and perhaps the program itself, not to be executed a second time
         raise ImportError(f"{found.origin} has the same name")
-    importlib.import_module("bigmem")
+    # The statement accepts what another thread is importing, which may be waiting for our NumPy.
+    import bigmem  # noqa: F401
 
 
 def _is_ours(found: ModuleSpec | None) -> bool:
