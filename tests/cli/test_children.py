@@ -78,7 +78,7 @@ def test_threads(programs):
 
 def test_threads_that_import_numpy_at_once(programs):
     program = """
-    import sys, threading
+    import importlib.util, sys, threading, warnings  # or an editable installation may hang
     barrier, made = threading.Barrier(8), []
 
     def work(module):

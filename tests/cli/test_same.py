@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# Without what a virtual environment adds to a program: modules, and no customization for users.
+BASE = str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"))
+
 # With NumPy, and so with the hook; an array of it dies as late as can be.
 ARRAY = "import numpy as np\nlate = np.ones(1 << 20)\n"
 
@@ -15,16 +18,21 @@ ARRAY = "import numpy as np\nlate = np.ones(1 << 20)\n"
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("", 0),
-        ("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)", 3),
+        (ARRAY, 0),
+        (ARRAY + "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)", 3),
         ("import sys; sys.exit('a text')", 1),
-        ("import sys\ndef f(x):\n    return 1 / x\nf(0)", 1),
+        (ARRAY + "import sys\ndef f(x):\n    return 1 / x\nf(0)", 1),
         ("def f(:", 1),
         ("import os, sys; print('lost'); os._exit(7)", 7),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        (ARRAY + "import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("import signal\ndef f():\n    signal.raise_signal(2)\nf()", -signal.SIGINT),
-        ("import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start(); t.join()", 0),
+        (ARRAY + "import signal\ndef f():\n    signal.raise_signal(2)\nf()", -signal.SIGINT),
+        (
+            f"{ARRAY}import threading\n"
+            "thread = threading.Thread(target=lambda: 1 / 0)\n"
+            "thread.start(); thread.join()",
+            0,
+        ),
         (
             "import atexit, sys\n"
             "for i in range(3): atexit.register(print, i)\n"
@@ -35,11 +43,11 @@ ARRAY = "import numpy as np\nlate = np.ones(1 << 20)\n"
             "last = Last()\n",
             0,
         ),
-        ("print(np.ones((1 << 20, 3)) @ np.ones(4))", 1),
+        (ARRAY + "print(np.ones((1 << 20, 3)) @ np.ones(4))", 1),
     ],
 )
 def test_outcomes(programs, text, code):
-    script = programs.write("a.py", ARRAY + text)
+    script = programs.write("a.py", text)
     assert programs.same(script).code == code
 
 
@@ -76,6 +84,7 @@ def test_what_a_program_sees_of_itself(programs):
     ):
         assert programs.same(*program, *ARGUMENTS).code == 0
     assert programs.same("-", *ARGUMENTS, stdin=STATE).code == 0
+    assert programs.same("a.py", python=BASE).code == 0
 
 
 def test_standard_input(programs):
@@ -113,10 +122,8 @@ def test_the_users_own_customization(programs, text):
 
 def test_customization_for_a_user(programs):
     programs.write("mine/usercustomize.py", "print('for a user')")
-    base = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
-    done = programs.same(  # a virtual environment has none
-        "-c", "import sys; print(sys.path)", env={"PYTHONPATH": "mine"}, python=str(base)
-    )
+    env = {"PYTHONPATH": "mine"}
+    done = programs.same("-c", "import sys; print(sys.path)", env=env, python=BASE)
     assert "for a user" in done.out
 
 
