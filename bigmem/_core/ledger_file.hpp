@@ -37,8 +37,8 @@ enum EventKind : std::uint32_t { allocation_event = 0, release_event = 1, layer_
 struct EventRecord {
   double begin;
   double seconds;
-  std::uint64_t nbytes;
-  std::uint64_t live;  // after it
+  std::uint64_t nbytes;  // of a block; the task of a layer, 0 for none
+  std::uint64_t live;    // after it
   TextPiece name;      // of a layer
   std::uint32_t kind;
   std::uint32_t line;

@@ -63,9 +63,11 @@ PyObject* note_layer(PyObject*, PyObject* args) {
   const char* name;
   Py_ssize_t length;
   double begin, seconds;
-  unsigned long long thread;
-  if (!PyArg_ParseTuple(args, "s#ddK", &name, &length, &begin, &seconds, &thread)) return nullptr;
-  if (started) started->layer({name, static_cast<std::size_t>(length)}, begin, seconds, thread);
+  unsigned long long thread, task;
+  if (!PyArg_ParseTuple(args, "s#ddKK", &name, &length, &begin, &seconds, &thread, &task))
+    return nullptr;
+  if (started)
+    started->layer({name, static_cast<std::size_t>(length)}, begin, seconds, thread, task);
   Py_RETURN_NONE;
 }
 
@@ -75,7 +77,8 @@ PyMethodDef functions[] = {
      "file that exists, with the latest so many events, until the process ends. `prefixes` tells "
      "where files belong: 0 NumPy and the like, 1 a library, 2 the program; the longest holds."},
     {"note_layer", note_layer, METH_VARARGS,
-     "note_layer(name, begin, seconds, thread)\n--\n\nAdd a layer that has ended to the events."},
+     "note_layer(name, begin, seconds, thread, task)\n--\n\nAdd a layer that has ended to the "
+     "events."},
     {nullptr}};
 
 }  // namespace

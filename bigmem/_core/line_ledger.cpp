@@ -141,8 +141,8 @@ void LineLedger::released(const Note& note, std::size_t nbytes, double begin, do
 }
 
 void LineLedger::layer(std::string_view name, double begin, double seconds,
-                       std::uint64_t thread) noexcept try {
-  add_event({begin, seconds, 0, header_.live, keep(name), layer_event, 0, thread});
+                       std::uint64_t thread, std::uint64_t task) noexcept try {
+  add_event({begin, seconds, task, header_.live, keep(name), layer_event, 0, thread});
 } catch (...) {
   // It is missing in the picture.
 }

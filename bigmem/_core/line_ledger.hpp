@@ -37,8 +37,9 @@ class LineLedger final : public Ledger {
   void released(const Note& note, std::size_t nbytes, double begin, double seconds,
                 bool held_gil) noexcept override;
 
-  // For the picture of the run: a layer that has ended.
-  void layer(std::string_view name, double begin, double seconds, std::uint64_t thread) noexcept;
+  // For the picture of the run: a layer that has ended, of a task or of the thread itself (0).
+  void layer(std::string_view name, double begin, double seconds, std::uint64_t thread,
+             std::uint64_t task) noexcept;
 
   // Completes the account. Blocks still in use, which `each` calls a visitor with, count as if
   // released now, at no cost. Idempotent; a child of fork leaves its parent's account alone.

@@ -92,7 +92,7 @@ class Event:
     """One allocation, release or call of a layer; times in seconds of the monotonic clock.
 
     `name` is that of a layer, or the place of the line that allocated; `live` the bytes in use
-    after the event.
+    after the event; `task` the asyncio task of a layer, 0 outside of any.
     """
 
     kind: int
@@ -102,6 +102,7 @@ class Event:
     name: str
     nbytes: int
     live: int
+    task: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +232,14 @@ def _events(tables: _Tables, lines: tuple[LineRecord, ...]) -> tuple[Event, ...]
             seconds=row["seconds"],
             thread=row["thread"],
             name=tables.text(row["name"]) if row["kind"] == LAYER else place(lines[row["line"]]),
-            nbytes=row["nbytes"],
+            nbytes=0 if row["kind"] == LAYER else row["nbytes"],
             live=row["live"],
+            task=row["nbytes"] if row["kind"] == LAYER else 0,
         )
         for row in rows
     )
 
 
-def place(line: LineRecord) -> str:
-    """How reports name a line."""
-    return f"{line.file}:{line.line}" if line.file else "outside Python code"
+def place(line: LineRecord, file: str = "") -> str:
+    """How reports name a line, by its file or a shorter name of that."""
+    return f"{file or line.file}:{line.line}" if line.file else "outside Python code"

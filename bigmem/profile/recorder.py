@@ -16,7 +16,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from bigmem import _core, layers, numpy_hook
+from bigmem import _core, numpy_hook
+from bigmem.layers import layers, observe
 from bigmem.numpy_hook import new_threads
 
 _MACHINERY, _LIBRARY, _PROGRAM = range(3)
@@ -49,7 +50,7 @@ def start(settings: Settings) -> None:
     _core.start_ledger(settings["path"], settings["events"], list(_prefixes()))
     if not covers_all:
         new_threads.cover()
-    layers.observe(lambda span: _core.note_layer(*span[:4]))
+    observe(lambda span: _core.note_layer(*span))
     process = os.getpid()
     atexit.register(lambda: _leave_layers(settings["path"], process))
 
@@ -69,9 +70,9 @@ def _prefixes() -> Iterator[tuple[str, int]]:
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) and main.__file__:
         yield main.__file__, _PROGRAM
-        package = sys.modules.get((main.__package__ or "").partition(".")[0])
-        if package and package.__file__:
-            yield from _folder(Path(package.__file__).parent, _PROGRAM)
+        top = sys.modules.get((main.__package__ or "").partition(".")[0])
+        if top and top.__file__:
+            yield from _folder(Path(top.__file__).parent, _PROGRAM)
 
 
 def _folder(folder: Path, origin: int) -> Iterator[tuple[str, int]]:
@@ -81,7 +82,7 @@ def _folder(folder: Path, origin: int) -> Iterator[tuple[str, int]]:
 
 
 def _leave_layers(path: str, process: int) -> None:
-    tree = layers.layers()
+    tree = layers()
     if os.getpid() != process or not tree.layers:
         return
     text = json.dumps(dataclasses.asdict(tree))
