@@ -12,6 +12,7 @@ from .arena.pages import AnonymousPages
 from .arrays import empty, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
 from .budget import Budget
 from .errors import BigmemError, InvalidRelease, OutOfMemory
+from .layers import LayerTimes, LayerTree, layer, layers, record_layers
 from .live import LiveBlock, live_blocks
 from .mapped import MappedAllocator
 from .numpy_hook import install, uninstall, use
@@ -33,6 +34,8 @@ __all__ = [
     "Guarded",
     "Inline",
     "InvalidRelease",
+    "LayerTimes",
+    "LayerTree",
     "Limited",
     "LiveBlock",
     "MappedAllocator",
@@ -48,10 +51,13 @@ __all__ = [
     "full_like",
     "get_allocator",
     "install",
+    "layer",
+    "layers",
     "live_blocks",
     "make",
     "ones",
     "ones_like",
+    "record_layers",
     "set_allocator",
     "stats",
     "trim",

@@ -20,7 +20,6 @@ from prover.curves import Curve
 from prover.errors import MismatchedFiles
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
-from prover.stages import Stage, untimed
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Proof:
     c: Bytes
 
 
+@bigmem.layer("prove")
 def prove(
     key: ProvingKey,
     witness: Witness,
@@ -41,12 +41,14 @@ def prove(
     allocator: bigmem.Allocator | None = None,
     r: int | None = None,
     s: int | None = None,
-    stage: Stage = untimed,
 ) -> Proof:
     """Prove that the witness satisfies the circuit of the key.
 
     The proof of a witness that does not is invalid; nothing here notices. See
     `prover.pipeline.single.prove`.
+
+    Its steps are layers inside the layer ``prove``, whose gap is what allocating and releasing
+    cost, and a check of the key that nobody made before.
 
     Parameters
     ----------
@@ -56,8 +58,6 @@ def prove(
     r, s
         The blinding scalars, below the group order. Given only by tests: a proof whose r and s
         are known is not zero-knowledge. By default from the operating system's source.
-    stage
-        Told where the time goes.
 
     Raises
     ------
@@ -70,20 +70,14 @@ def prove(
     key.check()
     r = secrets.randbelow(key.curve.r) if r is None else r
     s = secrets.randbelow(key.curve.r) if s is None else s
-    sums = _Sums(key, backend, allocator, stage)
+    sums = _Sums(key, backend, allocator)
 
-    with stage("witness"):
+    with bigmem.layer("witness"):
         w = sums.empty(witness.values.shape)
         w[:] = witness.values
         witness.drop()
     h = qap.quotient_values(
-        key.curve,
-        key.coefficients,
-        w,
-        key.domain,
-        backend=backend,
-        empty=sums.empty,
-        stage=stage,
+        key.curve, key.coefficients, w, key.domain, backend=backend, empty=sums.empty
     )
     key.drop(key.coefficients)
     sum_h = sums.msm("msm H", 1, key.h1, h)
@@ -94,7 +88,7 @@ def prove(
     sum_c = sums.msm("msm C", 1, key.c1, w[key.public + 1 :])
     del w
 
-    with stage("assembly"):
+    with bigmem.layer("assembly"):
         minus_rs = -r * s % key.curve.r
         a = sums.add(1, key.alpha1, sum_a, sums.scale(1, key.delta1, r))
         b = sums.add(2, key.beta2, sum_b2, sums.scale(2, key.delta2, s))
@@ -142,23 +136,21 @@ class _Sums:
         key: ProvingKey,
         backend: Backend,
         allocator: bigmem.Allocator | None,
-        stage: Stage,
     ) -> None:
         self._key = key
         self._backend = backend
         self._allocator = allocator
-        self._stage = stage
 
     def empty(self, shape: tuple[int, ...]) -> Bytes:
         return bigmem.empty(shape, dtype=np.uint8, allocator=self._allocator)
 
     def msm(self, name: str, group: int, points: Bytes, scalars: Bytes) -> Bytes:
         curve = self._key.curve
-        with self._stage(name):
-            workspace = self.empty((self._backend.msm_workspace(curve, group, len(points)),))
+        workspace = self.empty((self._backend.msm_workspace(curve, group, len(points)),))
+        with bigmem.layer(name):
             result = self._backend.msm(curve, group, points, scalars, workspace)
-            del workspace
-            self._key.drop(points)
+        del workspace
+        self._key.drop(points)
         return result
 
     def add(self, group: int, *points: Bytes) -> Bytes:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+import bigmem
 from prover.backends.base import Backend
 from prover.curves import SCALAR_BYTES, Curve
-from prover.stages import Stage, untimed
 
 Bytes = NDArray[np.uint8]
 
@@ -28,7 +28,6 @@ def quotient_values(
     *,
     backend: Backend,
     empty: Callable[[tuple[int, int]], Bytes],
-    stage: Stage = untimed,
 ) -> Bytes:
     """The scalars h of the H points: A B - C on the odd coset.
 
@@ -49,13 +48,13 @@ def quotient_values(
     """
     shape = (domain, SCALAR_BYTES)
     a, b, c = empty(shape), empty(shape), empty(shape)
-    with stage("sparse"):
+    with bigmem.layer("sparse"):
         backend.sparse_product(curve, coefficients, witness, a, b)
         # A zkey has no C matrix. For a bad witness this c is not C w, and the proof is invalid.
         backend.multiply(curve, a, b, out=c)
-    with stage("ntt"):
+    with bigmem.layer("ntt"):
         for vector in (a, b, c):
             backend.odd_coset(curve, vector)
         backend.quotient(curve, a, b, c)
-        del b, c, vector
+    del b, c, vector
     return a

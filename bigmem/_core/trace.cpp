@@ -165,15 +165,22 @@ void TraceLog::write(std::string_view text) noexcept {
 
 namespace {
 
-// What complete events have in common, up to the inside of their arguments.
+// What events have in common, up to further members.
+Text& event(Text& text, std::string_view phase, std::string_view name, std::string_view category,
+            int process, double when) {
+  text << "{\"ph\":\"" << phase << "\",\"name\":\"";
+  text.json(name, longest_name) << "\",\"cat\":\"";
+  text.json(category, longest_name)
+      << "\",\"ts\":" << Microseconds{when} << ",\"pid\":" << std::uint64_t(process)
+      << ",\"tid\":" << thread_id(process);
+  return text;
+}
+
+// The same of complete events, up to the inside of their arguments.
 Text& complete_event(Text& text, std::string_view name, std::string_view category, int process,
                      double begin, double seconds) {
-  text << "{\"ph\":\"X\",\"name\":\"" << name << "\",\"cat\":\"";
-  text.json(category, longest_name)
-      << "\",\"ts\":" << Microseconds{begin} << ",\"dur\":" << Microseconds{seconds}
-      << ",\"pid\":" << std::uint64_t(process) << ",\"tid\":" << thread_id(process)
-      << ",\"args\":{";
-  return text;
+  return event(text, "X", name, category, process, begin)
+         << ",\"dur\":" << Microseconds{seconds} << ",\"args\":{";
 }
 
 // The same of a block; its arguments are open.
@@ -204,6 +211,22 @@ void TraceLog::released(double begin, double seconds, std::uintptr_t address,
   block_event(text, "release", name_, process_, begin, seconds, address, nbytes) << "}},\n";
   write(text.view());
   count_live(begin, live_ -= nbytes);
+}
+
+void TraceLog::layer(std::string_view name, double begin, double seconds,
+                     std::uint64_t task) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  if (task == 0) {
+    complete_event(text, name, "layer", process_, begin, seconds) << "}},\n";
+  } else {
+    // Tasks share a thread and overlap, which complete events must not.
+    event(text, "b", name, "layer", process_, begin) << ",\"id\":\"";
+    text.hexadecimal(task) << "\"},\n";
+    event(text, "e", name, "layer", process_, begin + seconds) << ",\"id\":\"";
+    text.hexadecimal(task) << "\"},\n";
+  }
+  write(text.view());
 }
 
 void TraceLog::reclaimed(std::size_t nbytes, double begin, double seconds) noexcept {

@@ -29,6 +29,8 @@ class TraceLog final : public Observer {
   void allocated(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
                  std::string_view where) noexcept;
   void released(double begin, double seconds, std::uintptr_t address, std::size_t nbytes) noexcept;
+  // A layer of the program. Those of one thread nest, and those of one task, 0 for none.
+  void layer(std::string_view name, double begin, double seconds, std::uint64_t task) noexcept;
   void reclaimed(std::size_t nbytes, double begin, double seconds) noexcept override;
   void waited(double begin, double seconds) noexcept override;
 

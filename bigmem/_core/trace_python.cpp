@@ -102,6 +102,19 @@ PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
   return block;
 }
 
+PyObject* log_layer(PyTraceLog* self, PyObject* span) {
+  PyObject* name;
+  double begin, seconds;
+  unsigned long long thread, task;
+  if (!PyArg_ParseTuple(span, "UddKK:layer", &name, &begin, &seconds, &thread, &task))
+    return nullptr;
+  const char* text = PyUnicode_AsUTF8(name);
+  // Half a surrogate pair is no reason to fail where the program leaves its layer.
+  if (!text) PyErr_Clear();
+  self->log->layer(text ? text : "?", begin, seconds, task);
+  Py_RETURN_NONE;
+}
+
 PyObject* log_close(PyTraceLog* self, PyObject*) {
   self->log->close();
   Py_RETURN_NONE;
@@ -120,6 +133,8 @@ PyMethodDef log_methods[] = {
     {"allocated", reinterpret_cast<PyCFunction>(log_allocated), METH_VARARGS,
      "allocated(block, begin, allocator, where)\n--\n\nLog an allocation that began then; a block "
      "of the allocator over the given one, whose release is logged."},
+    {"layer", reinterpret_cast<PyCFunction>(log_layer), METH_O,
+     "layer(span)\n--\n\nLog a layer that has ended on this thread."},
     {"close", reinterpret_cast<PyCFunction>(log_close), METH_NOARGS,
      "close()\n--\n\nComplete the file. Later events are not logged."},
     {"read", reinterpret_cast<PyCFunction>(log_read), METH_NOARGS,

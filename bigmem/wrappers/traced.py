@@ -12,6 +12,7 @@ from .. import _core
 from .._core import Block
 from ..allocator import Allocator
 from ..errors import BigmemError
+from ..layers import observe, unobserve
 from ..native import NativeAllocator
 from ..sizes import parse_size
 from .base import Wrapper
@@ -22,13 +23,14 @@ Event = dict[str, Any]
 
 
 class Traced(Wrapper):
-    """Logs every allocation and release, and the reclaims and waits of the arena below.
+    """Logs every allocation and release, the reclaims and waits of the arena below, and layers.
 
     The log is a file in the Chrome trace format, which Perfetto (https://ui.perfetto.dev) and
     chrome://tracing open, one event a line. ``allocate`` and ``release`` carry how long they took,
     `nbytes` and `address`; ``reclaim`` stands on the thread that did it; ``wait`` is a caller who
-    had to reclaim or wait; a counter follows the live bytes. Times are microseconds of
-    `time.monotonic`.
+    had to reclaim or wait; a counter follows the live bytes; every call of a `bigmem.layer` in the
+    process stands around what happened in it, or by its task if it ran in one of asyncio's. Times
+    are microseconds of `time.monotonic`.
 
     Events are written into a mapping of the file: a process that is killed leaves all of them, and
     `bigmem.wrappers.traced.read` reads logs that are complete, still open, or cut short. Those of a
@@ -68,8 +70,9 @@ class Traced(Wrapper):
         self.path = None if path is None else Path(path)
         self.where = where
         self._log = _core.TraceLog(None if path is None else os.fspath(path), size, self.name)
+        observe(self._log.layer)
         # Also at exit: that completes the file.
-        weakref.finalize(self, self._log.close)
+        weakref.finalize(self, _complete, self._log)
         below = upstream
         while isinstance(below, Wrapper):
             below = below.upstream
@@ -96,7 +99,12 @@ class Traced(Wrapper):
     def close(self) -> None:
         """Complete the log, and refuse further allocations. Later events are not logged."""
         super().close()
-        self._log.close()
+        _complete(self._log)
+
+
+def _complete(log: _core.TraceLog) -> None:
+    unobserve(log.layer)
+    log.close()
 
 
 def read(path: str | os.PathLike[str]) -> list[Event]:

@@ -16,7 +16,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-check", action="store_true", help="write the proof even if it does not verify"
     )
-    parser.add_argument("--timings", action="store_true", help="print the seconds of each stage")
+    parser.add_argument(
+        "--timings", action="store_true", help="print what each layer of the work took"
+    )
     parser.add_argument(
         "--insecure-deterministic",
         metavar="SEED",
@@ -26,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make, check and write one proof."""
+    import bigmem
     from prover import groth16
     from prover.backends import get_backend
     from prover.formats.wtns import Witness
@@ -33,37 +36,33 @@ def run(arguments: argparse.Namespace) -> int:
     from prover.outputs import check_targets
     from prover.pipeline import single
     from prover.pipeline.batch import write
-    from prover.stages import StageTimes
 
     _options.keep_out_of_core_dumps()
-    times = StageTimes()
     inputs = {Path(arguments.key).resolve(), Path(arguments.witness).resolve()}
-    with times("key check"):
-        key = ProvingKey.open(arguments.key)
-        witness = Witness.open(arguments.witness)
-        groth16.match(key, witness)
-        check_targets(arguments.proof, arguments.public, inputs=inputs)
-        key.check(threads=arguments.threads)
-    r, s = _blinding(arguments.insecure_deterministic, key.curve.r)
-    statement = single.prove(
-        key,
-        witness,
-        backend=get_backend(arguments.backend, threads=arguments.threads),
-        allocator=_options.allocator_named(arguments.allocator),
-        check=not arguments.no_check,
-        r=r,
-        s=s,
-        stage=times,
-    )
-    with times("write"):
+    with bigmem.record_layers() as recorded, bigmem.layer("proof"):
+        with bigmem.layer("key check"):
+            key = ProvingKey.open(arguments.key)
+            witness = Witness.open(arguments.witness)
+            groth16.match(key, witness)
+            check_targets(arguments.proof, arguments.public, inputs=inputs)
+            key.check(threads=arguments.threads)
+        r, s = _blinding(arguments.insecure_deterministic, key.curve.r)
+        statement = single.prove(
+            key,
+            witness,
+            backend=get_backend(arguments.backend, threads=arguments.threads),
+            allocator=_options.allocator_named(arguments.allocator),
+            check=not arguments.no_check,
+            r=r,
+            s=s,
+        )
         write(statement, arguments.proof, arguments.public, inputs)
     if not key.has_contribution:
         warn(f"{key.path}: has no contribution (delta is the generator): anyone can forge proofs")
     if arguments.insecure_deterministic is not None:
         warn("r and s follow from the seed: this proof hides nothing and is for tests only")
     if arguments.timings:
-        for name, seconds in times.seconds.items():
-            tell(f"{name:<12}{seconds:9.4f} s\n")
+        tell(f"{recorded()}\n")
     return 0
 
 

@@ -15,12 +15,11 @@ from prover.formats.zkey import ProvingKey
 from prover.outputs import whole_files
 from prover.pipeline import single
 from prover.pipeline.usage import Meter
-from prover.stages import StageTimes
 
 
 @dataclass(frozen=True)
 class Made:
-    """One proof of a batch: the files it became and what it cost."""
+    """One proof of a batch: the files it became, and seconds in all and by innermost layer."""
 
     witness: str
     proof: str
@@ -89,8 +88,9 @@ class Batch:
 
         Returns
         -------
-        The figures as a JSON object: `prover.pipeline.usage.Usage`, seconds by stage, the
-        allocator's statistics, and the same for each proof.
+        The figures as a JSON object: `prover.pipeline.usage.Usage`, the tree of
+        `bigmem.layers` and the seconds of its innermost ones by name, the allocator's statistics,
+        and the `Made` of each proof.
 
         Raises
         ------
@@ -99,9 +99,12 @@ class Batch:
         """
         meter = Meter(self._allocator)
         made: list[Made] = []
-        for number in range(1, len(self) + 1):
-            made.append(self._make(number, self._witnesses[(number - 1) % len(self._witnesses)]))
-            advance(made[-1])
+        with bigmem.record_layers() as recorded:
+            for number in range(1, len(self) + 1):
+                witness = self._witnesses[(number - 1) % len(self._witnesses)]
+                made.append(self._make(number, witness))
+                advance(made[-1])
+        layers = recorded().layers
         return {
             "curve": self._key.curve.name,
             "constraints": self._key.constraints,
@@ -111,26 +114,26 @@ class Batch:
             "proofs": len(made),
             "key_check_s": self._key_check_s,
             **asdict(meter.stop()),
-            "stages": _total(made),
+            "stages": _stages(layers),
+            "layers": [asdict(one) for one in layers],
             "allocator_stats": asdict(self._allocator.stats()),
             "each": [asdict(one) for one in made],
         }
 
     def _make(self, number: int, path: str) -> Made:
-        times = StageTimes()
-        start = time.perf_counter()
-        witness = Witness.open(path)
-        statement = single.prove(
-            self._key, witness, backend=self._backend, allocator=self._allocator, stage=times
-        )
         stem = f"{number:0{len(str(len(self)))}d}-{Path(path).stem}"
         proof = self._folder / f"{stem}.proof.json"
         public = self._folder / f"{stem}.public.json"
-        write(statement, proof, public, self.inputs)
-        elapsed = time.perf_counter() - start
-        return Made(path, str(proof), str(public), elapsed, times.seconds)
+        with bigmem.record_layers() as recorded, bigmem.layer("proof"):
+            statement = single.prove(
+                self._key, Witness.open(path), backend=self._backend, allocator=self._allocator
+            )
+            write(statement, proof, public, self.inputs)
+        (layer,) = recorded().layers
+        return Made(path, str(proof), str(public), layer.wall_s, _stages(layer.layers))
 
 
+@bigmem.layer("write")
 def write(
     statement: single.Statement, proof: Path, public: Path, inputs: Collection[Path] = ()
 ) -> None:
@@ -156,9 +159,10 @@ def write_figures(figures: dict[str, object], path: Path, inputs: Collection[Pat
         file.write((json.dumps(figures, indent=1) + "\n").encode())
 
 
-def _total(made: Sequence[Made]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for one in made:
-        for name, seconds in one.stages.items():
-            total[name] = total.get(name, 0.0) + seconds
-    return total
+def _stages(layers: Sequence[bigmem.LayerTimes]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for layer in layers:
+        parts = _stages(layer.layers) if layer.layers else {layer.name: layer.wall_s}
+        for name, part in parts.items():
+            seconds[name] = seconds.get(name, 0.0) + part
+    return seconds

@@ -9,7 +9,6 @@ from prover.errors import MalformedFile, UnsatisfiedCircuit
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import Proof
-from prover.stages import Stage, untimed
 from prover.verify import Unverifiable, VerificationKey, verify
 
 
@@ -30,7 +29,6 @@ def prove(
     check: bool = True,
     r: int | None = None,
     s: int | None = None,
-    stage: Stage = untimed,
 ) -> Statement:
     """Prove, and check the proof against the key's verification key.
 
@@ -49,10 +47,10 @@ def prove(
         Also if the proof shows that a point of the key is outside its subgroup.
     MismatchedFiles
     """
-    proof = groth16.prove(key, witness, backend=backend, allocator=allocator, r=r, s=s, stage=stage)
+    proof = groth16.prove(key, witness, backend=backend, allocator=allocator, r=r, s=s)
     public = groth16.public_signals(key, witness)
     if check:
-        with stage("check"):
+        with bigmem.layer("check"):
             valid = _verify(key, public, proof)
         if not valid:
             raise UnsatisfiedCircuit(

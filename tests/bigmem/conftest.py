@@ -11,6 +11,7 @@ from typing import SupportsIndex
 
 import pytest
 from kernel import SMALL, Range
+from layer_times import Clock, module
 
 import bigmem
 from bigmem import _core, pressure
@@ -227,3 +228,18 @@ def make_range() -> Iterator[Callable[..., Range]]:
     yield make
     for each in made:
         assert each.table.unreserve(each.address, each.nbytes) == 0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What layers are timed with."""
+    clock = Clock()
+    monkeypatch.setattr(module, "_now", clock)
+    return clock
+
+
+@pytest.fixture
+def recorded() -> Iterator[Callable[[], bigmem.LayerTree]]:
+    """The layers of the test alone."""
+    with bigmem.record_layers() as recorded:
+        yield recorded

@@ -31,6 +31,17 @@ def test_batch(circuit, cli, folder, tmp_path):
     assert figures["wall_s"] >= sum(one["wall_s"] for one in figures["each"]) > 0
     assert sum(figures["stages"].values()) <= figures["wall_s"]
     assert {"sparse", "ntt", "msm H", "check"} <= set(figures["stages"])
+    (proof,) = figures["layers"]
+    prove, check, write = proof["layers"]
+    assert [one["name"] for one in (proof, prove, check, write)] == [
+        "proof", "prove", "check", "write",
+    ]  # fmt: skip
+    innermost = [*prove["layers"], check, write]
+    assert figures["stages"] == {one["name"]: one["wall_s"] for one in innermost}
+    assert all(one["calls"] == 6 for one in (proof, prove, *innermost))
+    assert proof["wall_s"] == pytest.approx(sum(one["wall_s"] for one in figures["each"]))
+    for name, seconds in figures["stages"].items():
+        assert seconds == pytest.approx(sum(one["stages"][name] for one in figures["each"]))
     assert figures["peak_rss_bytes"] > 1 << 20
     stats = figures["allocator_stats"]
     assert stats["allocations"] == stats["releases"] == 6 * 9

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove as groth16_prove
 from prover.pipeline import single
-from prover.stages import StageTimes
 from prover.verify import VerificationKey, verify
 
 ALLOCATORS = ("system", "mapped", "dontneed", "deferred", "recycle")
@@ -161,18 +161,29 @@ def test_a_key_without_contribution_is_warned_of_on_success_only(
 def test_timings_name_every_stage(multiplier, prove):
     outcome = prove(multiplier.key, multiplier.witness, "--timings")
     assert outcome.code == 0
-    named = [line.rsplit(maxsplit=2)[0].strip() for line in outcome.err.splitlines()]
-    assert named == ["key check", *STAGES, "check", "write"]
+    _, *rows, _ = outcome.err.splitlines()
+    named = [re.split(r"\s{2,}", row.strip())[0] for row in rows]
+    assert named == ["proof", "key check", "prove", *STAGES, "check", "write"]
+    depths = [(len(row) - len(row.lstrip())) // 2 for row in rows]
+    assert depths == [0, 1, 1, *[2] * len(STAGES), 1, 1]
 
 
-def test_stages_add_up_over_proofs(opened):
+def test_layers_add_up_over_proofs(opened):
     key, witness = opened
-    times = StageTimes()
-    groth16_prove(key, witness, backend=get_backend(), stage=times)
-    first = dict(times.seconds)
-    groth16_prove(key, witness, backend=get_backend(), stage=times)
-    assert list(first) == STAGES
-    assert all(times.seconds[name] > first[name] > 0 for name in STAGES)
+    found = []
+    with bigmem.record_layers() as recorded:
+        for _ in range(2):
+            groth16_prove(key, witness, backend=get_backend())
+            (proving,) = recorded().layers
+            found.append(proving)
+    first, both = found
+    assert (first.name, first.calls, both.calls) == ("prove", 1, 2)
+    assert [stage.name for stage in both.layers] == STAGES
+    for once, twice in zip(first.layers, both.layers, strict=True):
+        assert (once.calls, twice.calls) == (1, 2)
+        assert twice.wall_s > once.wall_s > 0
+    assert both.inner_s == pytest.approx(sum(stage.wall_s for stage in both.layers))
+    assert both.gap_s > first.gap_s > 0
 
 
 def test_info_tells_facts_and_no_witness_value(circuit, cli):
