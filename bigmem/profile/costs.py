@@ -209,7 +209,10 @@ def affordable(nbytes: int) -> int:
 
 
 def _left_by_limits() -> list[int]:
-    pages = [int(field) for field in Path("/proc/self/statm").read_text().split()]
+    try:
+        pages = [int(field) for field in Path("/proc/self/statm").read_text().split()]
+    except OSError:
+        return []  # no /proc here: a limit that is too near shows when memory is mapped
     limits = [(resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])]
     return [
         max(resource.getrlimit(limit)[0] - used * SMALL_PAGE, 0)

@@ -94,7 +94,8 @@ class Machine:
     groups
         Control groups with a memory limit, the innermost first.
     stalls
-        Whether the kernel tells how long tasks wait for memory (PSI).
+        Whether the kernel tells how long tasks wait for memory (PSI); `None` where it tells
+        nothing at all.
     numpy_huge_variable
         The value of `NUMPY_HUGE_VARIABLE`, if it is set.
     numpy_hook
@@ -105,7 +106,7 @@ class Machine:
     architecture: str
     virtual: bool
     cores: int
-    load: float
+    load: float | None
     memory_bytes: int | None
     available_bytes: int | None
     swap_bytes: int | None
@@ -116,7 +117,7 @@ class Machine:
     overcommit: Overcommit
     limits: Limits
     groups: tuple[MemoryGroup, ...]
-    stalls: bool
+    stalls: bool | None
     numa_nodes: tuple[int, ...]
     max_mappings: int | None
     python: str
@@ -142,7 +143,7 @@ def probe_machine(root: Path = Path("/")) -> Machine:
         architecture=platform.machine(),
         virtual=" hypervisor" in _text(root / "proc/cpuinfo"),
         cores=len(os.sched_getaffinity(0)),
-        load=os.getloadavg()[0],
+        load=_load(root),
         memory_bytes=_kilobytes(meminfo, "MemTotal"),
         available_bytes=_kilobytes(meminfo, "MemAvailable"),
         swap_bytes=_kilobytes(meminfo, "SwapTotal"),
@@ -162,13 +163,7 @@ def probe_machine(root: Path = Path("/")) -> Machine:
             locked_bytes=None if _may_lock_all(status) else _soft_limit(resource.RLIMIT_MEMLOCK),
         ),
         groups=tuple(each for group in groups if (each := _limited(group)) is not None),
-        stalls=any(
-            _text(file)
-            for file in [
-                *(Path(group.directory) / "memory.pressure" for group in groups),
-                root / "proc/pressure/memory",
-            ]
-        ),
+        stalls=_tells_stalls(root, groups) if meminfo else None,
         numa_nodes=osmem.numa_nodes(),
         max_mappings=_number(root / "proc/sys/vm/max_map_count"),
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -189,11 +184,21 @@ def _huge_pages(root: Path, status: dict[str, str]) -> HugePages:
     )
 
 
+def _load(root: Path) -> float | None:
+    words = _text(root / "proc/loadavg").split()
+    return float(words[0]) if words else None
+
+
 def _limited(group: pressure.Group) -> MemoryGroup | None:
     """The group's figures alone, if it has a limit."""
     memory = _core.MemoryLimit([group], os.devnull)
     limit, left = memory.limit(), memory.headroom()
     return None if limit is None or left is None else MemoryGroup(*group, limit, left)
+
+
+def _tells_stalls(root: Path, groups: list[pressure.Group]) -> bool:
+    files = [Path(group.directory) / "memory.pressure" for group in groups]
+    return any(_text(file) for file in [*files, root / "proc/pressure/memory"])
 
 
 def _numpy_hook() -> str | None:

@@ -1,56 +1,32 @@
 """Memory limits in a real control group, where one can be made."""
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from memory_group import JOIN, arguments_of, memory_group
 
-from bigmem import pressure
 from bigmem.pressure import Group
 
 Run = Callable[..., str]
 MIB = 1 << 20
 
-JOIN = """
-import os, sys
-group, file = sys.argv[1:3]
-with open(f"{group}/cgroup.procs", "w") as procs:
-    procs.write(str(os.getpid()))
-def set_limit(nbytes):
-    with open(f"{group}/{file}", "w") as limit:
-        limit.write(str(nbytes))
+PREFIX = (
+    JOIN
+    + """
 import numpy as np
 import bigmem
 from bigmem import pressure
 MIB = 1 << 20
 assert pressure.find_groups()[0].directory == group, pressure.find_groups()
 """
+)
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
     """A memory control group of our own, with a limit of 768 MiB."""
-    mountinfo = Path("/proc/self/mountinfo").read_text()
-    refusals = ["no memory controller is mounted"]
-    for version, _, mount_point in pressure._mounts(mountinfo):
-        directory = Path(mount_point) / f"bigmem-test-{os.getpid()}"
-        file = directory / pressure._LIMIT_FILES[version]
-        try:
-            directory.mkdir()
-        except OSError as error:
-            refusals.append(str(error))
-            continue
-        try:
-            if not file.exists():
-                refusals.append(f"{file} does not exist")
-                continue
-            file.write_text(str(768 * MIB))
-            yield Group(version, str(directory))
-            return
-        finally:
-            directory.rmdir()
-    pytest.skip(f"no memory control group can be made here: {'; '.join(refusals)}")
+    with memory_group(768 * MIB) as made:
+        yield made
 
 
 ALLOCATORS = {
@@ -75,9 +51,8 @@ def test_a_loop_larger_than_the_group_in_all_is_never_killed(
             array.fill(step)
             del array
         """,
-        group.directory,
-        pressure._LIMIT_FILES[group.version],
-        prefix=JOIN,
+        *arguments_of(group),
+        prefix=PREFIX,
         timeout=120,
     )
 
@@ -111,7 +86,6 @@ def test_a_share_follows_the_limit_of_the_group(run_python: Run, group: Group) -
         else:
             raise AssertionError("more than the limit")
         """,
-        group.directory,
-        pressure._LIMIT_FILES[group.version],
-        prefix=JOIN,
+        *arguments_of(group),
+        prefix=PREFIX,
     )
