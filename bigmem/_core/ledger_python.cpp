@@ -59,15 +59,16 @@ PyObject* start_ledger(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* note_layer(PyObject*, PyObject* args) {
-  const char* name;
-  Py_ssize_t length;
+PyObject* note_layer(PyObject*, PyObject* span) {
+  PyObject* name;
   double begin, seconds;
   unsigned long long thread, task;
-  if (!PyArg_ParseTuple(args, "s#ddKK", &name, &length, &begin, &seconds, &thread, &task))
+  if (!PyArg_ParseTuple(span, "UddKK:note_layer", &name, &begin, &seconds, &thread, &task))
     return nullptr;
-  if (started)
-    started->layer({name, static_cast<std::size_t>(length)}, begin, seconds, thread, task);
+  const char* text = PyUnicode_AsUTF8(name);
+  // Half a surrogate pair is no reason to fail where the program leaves its layer.
+  if (!text) PyErr_Clear();
+  if (started) started->layer(text ? text : "?", begin, seconds, thread, task);
   Py_RETURN_NONE;
 }
 
@@ -76,9 +77,8 @@ PyMethodDef functions[] = {
      "start_ledger(path, events, prefixes)\n--\n\nKeep account of NumPy's large allocations in a "
      "file that exists, with the latest so many events, until the process ends. `prefixes` tells "
      "where files belong: 0 NumPy and the like, 1 a library, 2 the program; the longest holds."},
-    {"note_layer", note_layer, METH_VARARGS,
-     "note_layer(name, begin, seconds, thread, task)\n--\n\nAdd a layer that has ended to the "
-     "events."},
+    {"note_layer", note_layer, METH_O,
+     "note_layer(span)\n--\n\nAdd a layer that has ended to the events."},
     {nullptr}};
 
 }  // namespace

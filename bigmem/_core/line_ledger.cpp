@@ -140,8 +140,8 @@ void LineLedger::released(const Note& note, std::size_t nbytes, double begin, do
   // It is missing in the picture.
 }
 
-void LineLedger::layer(std::string_view name, double begin, double seconds,
-                       std::uint64_t thread, std::uint64_t task) noexcept try {
+void LineLedger::layer(std::string_view name, double begin, double seconds, std::uint64_t thread,
+                       std::uint64_t task) noexcept try {
   add_event({begin, seconds, task, header_.live, keep(name), layer_event, 0, thread});
 } catch (...) {
   // It is missing in the picture.

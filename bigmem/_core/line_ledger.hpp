@@ -60,7 +60,7 @@ class LineLedger final : public Ledger {
   char* const map_;
   const std::size_t size_;
   LedgerHeader& header_;
-  const Residency residency_;
+  Residency residency_;
   SourceLines lines_;
   double looking_ = 0;  // seconds
   std::unordered_map<std::string, TextPiece> texts_;

@@ -113,9 +113,16 @@ class Timing {
     ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_, moved);
   }
 
+  // Blocks give the GIL up where their release takes time.
   void released(const Entry& entry, bool held_gil) const {
     if (ledger_ && entry.noted)
-      ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_, held_gil);
+      ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_,
+                        held_gil && !entry.is_block());
+  }
+
+  // What the move took counts with the allocation that follows.
+  void moved(const Entry& entry) const {
+    if (ledger_ && entry.noted) ledger_->released(entry.note, entry.nbytes, begin_, 0, false);
   }
 
  private:
@@ -338,7 +345,7 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   after.nbytes = nbytes;
   *address = moved;
   if (timing && before.noted) {
-    timing.released(before, true);
+    timing.moved(before);
     timing.allocated(after, moved, &before.note);
   }
   return true;
@@ -372,8 +379,8 @@ void* outgrow(const Route* route, const PyDataMemAllocator& functions, void* add
   return grown;
 }
 
-void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes, bool held_gil) {
-  const Timing timing(nbytes);
+void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes) {
+  const Timing timing(std::max(entry ? entry->nbytes : 0, nbytes));
   Entry before;
   if (entry) {
     if (ledger) ledger->before_release(entry->note, address, entry->nbytes);
@@ -384,7 +391,7 @@ void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes, bool hel
     if (entry) table().insert(address, before);
     return nullptr;
   }
-  timing.released(before, held_gil);
+  timing.moved(before);
   note_plain(timing, grown, nbytes, before.noted ? &before.note : nullptr);
   return grown;
 }
@@ -405,7 +412,7 @@ void* reallocate(const Route* route, const PyDataMemAllocator& functions, void* 
     if (served != Served::not_here) return grown;
   }
   if (&functions != &numpys) return functions.realloc(functions.ctx, address, nbytes);
-  return reallocate_plain(address, entry, nbytes, gil.had());
+  return reallocate_plain(address, entry, nbytes);
 }
 
 void* installed_malloc(void*, std::size_t nbytes) {

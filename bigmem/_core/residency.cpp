@@ -94,7 +94,10 @@ std::uint64_t count_by_mincore(std::uintptr_t begin, std::uintptr_t end) {
 
 }  // namespace
 
-Residency::Residency() : file_(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {
+Residency::Residency() { open(); }
+
+void Residency::open() noexcept {
+  file_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   if (file_ < 0) return;
   const int high = fcntl(file_, F_DUPFD_CLOEXEC, high_descriptor);
   if (high >= 0) {
@@ -115,13 +118,15 @@ Residency::~Residency() {
 
 // Scanning the page map costs 14 ns for a small page that is there, mincore 1.5 ns; mincore costs
 // 90 us for an empty 512 MiB, the page map 4 us: so each does what it is good at.
-Resident Residency::of(std::uintptr_t address, std::size_t nbytes) const noexcept {
+Resident Residency::of(std::uintptr_t address, std::size_t nbytes) noexcept {
   const std::uintptr_t begin = (address + page - 1) & ~(page - 1);
   const std::uintptr_t end = (address + nbytes) & ~(page - 1);
   Resident found;
   if (begin >= end) return found;
   Region region;
-  if (file_ >= 0 && first(file_, begin, end, &region) == 0) return found;
+  const int any = file_ < 0 ? 1 : first(file_, begin, end, &region);
+  if (any == 0) return found;
+  if (any < 0) open();  // the program has closed it; the number may be another file's by now
   if (file_ >= 0 && any_huge(file_, begin, end)) {
     std::uint64_t huge_bytes = 0;
     scan(file_, begin, end, [&](const Region& each) {

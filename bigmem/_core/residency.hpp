@@ -23,10 +23,12 @@ class Residency {
   bool tells_huge() const { return file_ >= 0; }
 
   // Of a mapped range; its ends are rounded inwards to whole pages.
-  Resident of(std::uintptr_t address, std::size_t nbytes) const noexcept;
+  Resident of(std::uintptr_t address, std::size_t nbytes) noexcept;
 
  private:
-  int file_;
+  void open() noexcept;
+
+  int file_ = -1;
 };
 
 }  // namespace bigmem

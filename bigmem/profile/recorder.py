@@ -50,7 +50,7 @@ def start(settings: Settings) -> None:
     _core.start_ledger(settings["path"], settings["events"], list(_prefixes()))
     if not covers_all:
         new_threads.cover()
-    observe(lambda span: _core.note_layer(*span))
+    observe(_core.note_layer)
     process = os.getpid()
     atexit.register(lambda: _leave_layers(settings["path"], process))
 

@@ -17,6 +17,7 @@ from bigmem.profile.savings import Saving, savings
 
 _WORST = 10
 _LONGEST_CODE = 60
+_LITTLE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def sections(
     if found.lines:
         yield _worst(found)
     if found.lines and allocator is None:
-        yield _savings(savings(found))
+        yield _savings(savings(found), found.wall_s)
     if counted is not None and counted.layers is not None:
         yield _layers(counted.layers)
 
@@ -129,17 +130,17 @@ def _line(line: LineAccount) -> tuple[str, ...]:
     text = "  ".join(filter(None, (place(record, _short(record.file)), code)))
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     counts = (f"{record.calls:,}", _size(record.bytes))
-    return (*(f"{seconds:.3f}" for seconds in figures), *counts, shown)
+    return (*map(_seconds, figures), *counts, shown)
 
 
-def _savings(estimates: Sequence[Saving]) -> Section:
+def _savings(estimates: Sequence[Saving], wall_s: float) -> Section:
     rows = [
-        (f"{each.saved_s:.3f}", f"{each.fault_s:.3f}", f"{each.free_s:.3f}", each.policy)
+        (*(_seconds(s) for s in (each.saved_s, each.fault_s, each.free_s)), each.policy)
         for each in estimates
     ]
     notes = ["Estimates; bigmem run --allocator NAME runs the program so, unchanged."]
-    if all(each.saved_s <= 0 for each in estimates):
-        notes.insert(0, "There is nothing to be saved here.")
+    if all(each.saved_s < _LITTLE * wall_s for each in estimates):
+        notes.insert(0, f"No policy saves {_LITTLE:.0%} of the wall time.")
     head = ("saved", "fault", "free", "policy")
     return Section("What each release policy would save, in seconds", head, rows, notes)
 
@@ -167,6 +168,10 @@ def _short(file: str) -> str:
     path = Path(file)
     relative = os.path.relpath(path) if path.is_absolute() else file
     return file if relative.startswith("..") else relative
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:z.3f}"  # z: no minus before a zero
 
 
 def _size(nbytes: float) -> str:
