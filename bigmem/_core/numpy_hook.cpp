@@ -113,11 +113,9 @@ class Timing {
     ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_, moved);
   }
 
-  // Blocks give the GIL up where their release takes time.
   void released(const Entry& entry, bool held_gil) const {
     if (ledger_ && entry.noted)
-      ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_,
-                        held_gil && !entry.is_block());
+      ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_, held_gil);
   }
 
   // What the move took counts with the allocation that follows.
@@ -321,11 +319,13 @@ void release(const PyDataMemAllocator& functions, void* address, std::size_t hin
   if (noting) noting->before_release(entry->note, address, entry->nbytes);
   Entry taken = table().take(address);
   const Timing timing(noting ? taken.nbytes : 0);
+  // Blocks give the GIL up where their release takes time.
+  const bool held_gil = gil.had() && !taken.is_block();
   if (taken.is_block())
     let_go(taken);
   else
     numpys.free(numpys.ctx, address, taken.nbytes);
-  timing.released(taken, gil.had());
+  timing.released(taken, held_gil);
 }
 
 bool is_numpys(const PyDataMemAllocator* functions);

@@ -65,10 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise bigmem.BigmemError(f"cannot start {words[0]}: {error.strerror}") from None
         counted = record.read(path)
     found = _account(counted, here, ended)
-    parts = report.sections(found, here, counted, arguments.allocator)
-    with contextlib.suppress(OSError):  # nobody can be told: the files and the exit code stand
-        if sys.stderr is not None:
-            report.write(list(parts), sys.stderr)
+    if counted is None:
+        tell("bigmem: NumPy was not imported: there are no arrays to account for\n")
+    elif sys.stderr is not None:
+        parts = list(report.sections(found, here, counted, arguments.allocator))
+        with contextlib.suppress(OSError):  # nobody can be told: files and exit code stand
+            report.write(parts, sys.stderr)
     written = _write_files(arguments, found, counted, ended, resident)
     code = _child.end_alike(ended.status)
     return code if written or code else UNUSABLE
@@ -97,7 +99,6 @@ def _account(counted: Record | None, here: Prices, ended: _child.Ended) -> Accou
     from bigmem.profile.account import Account, account
 
     if counted is None:
-        tell("bigmem: NumPy was not imported: there are no arrays to account for\n")
         return Account(wall_s=ended.end - ended.begin)
     if counted.ended:
         return account(counted, here, counted.end - ended.begin, counted.minor_faults)

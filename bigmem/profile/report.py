@@ -31,7 +31,7 @@ class Section:
 
 
 def sections(
-    found: Account, prices: Prices, counted: Record | None, allocator: str | None
+    found: Account, prices: Prices, counted: Record, allocator: str | None
 ) -> Iterator[Section]:
     """All parts of the report.
 
@@ -40,7 +40,7 @@ def sections(
     found, prices
         The tax, and what it is reckoned with.
     counted
-        What was counted; `None` if NumPy was never imported.
+        What was counted.
     allocator
         What the program ran on; `None` for NumPy's own, where a policy may have something to save.
     """
@@ -49,7 +49,7 @@ def sections(
         yield _worst(found)
     if found.lines and allocator is None:
         yield _savings(savings(found), found.wall_s)
-    if counted is not None and counted.layers is not None:
+    if counted.layers is not None:
         yield _layers(counted.layers)
 
 
