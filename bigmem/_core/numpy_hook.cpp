@@ -1,8 +1,6 @@
 #include "numpy_hook.hpp"
 
 #include <malloc.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,9 +10,8 @@
 #include <optional>
 #include <utility>
 
-#include "address_table.hpp"
 #include "block.hpp"
-#include "clock.hpp"
+#include "data_memory.hpp"
 
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #define NPY_TARGET_VERSION NPY_1_22_API_VERSION
@@ -25,29 +22,6 @@ namespace {
 
 constexpr const char* capsule_name = "mem_handler";  // NumPy's
 constexpr std::size_t nothing = SIZE_MAX;            // a threshold that no size reaches
-// What every block is aligned to that is asked for, and what NumPy relies on.
-constexpr int alignment = 64;
-constexpr int least_alignment = 16;
-
-// Which allocator serves requests of at least min_bytes.
-struct Route {
-  PyObject* allocator;
-  PyObject* quick;         // makes a block without entering Python code; or None
-  std::size_t quick_most;  // bytes that it may be asked for
-  std::size_t min_bytes;
-
-  Route(PyObject* allocator, PyObject* quick, std::size_t quick_most, std::size_t min_bytes)
-      : allocator(Py_NewRef(allocator)),
-        quick(Py_NewRef(quick)),
-        quick_most(quick_most),
-        min_bytes(min_bytes) {}
-  ~Route() {
-    Py_DECREF(quick);
-    Py_DECREF(allocator);
-  }
-  Route(const Route&) = delete;
-  Route& operator=(const Route&) = delete;
-};
 
 // What use() makes current: a route, in front of the handler that was current before.
 struct Detour {
@@ -57,214 +31,23 @@ struct Detour {
   const PyDataMemAllocator* functions;
 };
 
-// Of one range that NumPy was handed: a block of ours, viewed so that nobody can release it, or
-// memory of NumPy's own functions that a ledger follows.
-struct Entry {
-  Py_buffer view{};
-  std::size_t nbytes = 0;
-  bool noted = false;
-  Ledger::Note note;
-
-  bool is_block() const { return view.obj != nullptr; }
-};
-
-// All guarded by the GIL, but for the filter of the table and the threshold; never destroyed, since
-// arrays die after every static destructor has run.
-AddressTable<Entry>& table() {
-  static auto* table = new AddressTable<Entry>;
-  return *table;
-}
-const AddressTable<Entry>& filter = table();
+// All guarded by the GIL, but for the filter of the table and the threshold.
+AddressTable<Entry>& table = data_table();
 PyDataMem_Handler* default_handler = nullptr;
 PyDataMemAllocator numpys{};  // the functions of NumPy's default handler
 Route* installed = nullptr;
-Ledger* ledger = nullptr;
 std::atomic<std::size_t> threshold{nothing};  // smaller requests go straight to NumPy's functions
 
-// Whether this thread is inside an allocator, whose own arrays are not for it to serve.
-thread_local bool inside = false;
-class Inside {
- public:
-  Inside() : before_(inside) { inside = true; }
-  ~Inside() { inside = before_; }
-
- private:
-  const bool before_;
-};
+// Both for what is installed if `detour` is null. A route is no longer good once the GIL was given
+// up.
+const Route* route_of(const Detour* detour) { return detour ? detour->route.get() : installed; }
+const PyDataMemAllocator& below(const Detour* detour) {
+  return detour ? *detour->functions : numpys;
+}
 
 void update_threshold() {
   threshold =
       std::min(installed ? installed->min_bytes : nothing, ledger ? ledger->min_bytes() : nothing);
-}
-
-// --- Times and places of what happens, for the ledger ---
-
-class Timing {
- public:
-  explicit Timing(std::size_t nbytes)
-      : ledger_(ledger && nbytes >= ledger->min_bytes() ? ledger : nullptr),
-        begin_(ledger_ ? seconds_now() : 0) {}
-
-  explicit operator bool() const { return ledger_ != nullptr; }
-
-  void allocated(Entry& entry, const void* address, const Ledger::Note* moved) const {
-    if (!ledger_) return;
-    entry.noted = true;
-    ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_, moved);
-  }
-
-  void released(const Entry& entry, bool held_gil) const {
-    if (ledger_ && entry.noted)
-      ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_, held_gil);
-  }
-
-  // What the move took counts with the allocation that follows.
-  void moved(const Entry& entry) const {
-    if (ledger_ && entry.noted) ledger_->released(entry.note, entry.nbytes, begin_, 0, false);
-  }
-
- private:
-  Ledger* const ledger_;
-  const double begin_;
-};
-
-// --- Blocks ---
-
-int raise_now(void* error) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyErr_SetRaisedException(static_cast<PyObject*>(error));
-#else
-  PyErr_SetObject(PyExceptionInstance_Class(static_cast<PyObject*>(error)),
-                  static_cast<PyObject*>(error));
-  Py_DECREF(static_cast<PyObject*>(error));
-#endif
-  return -1;
-}
-
-// An interrupt, or an exit that a signal handler asks for, came while the allocator ran. NumPy
-// would turn it into a MemoryError: it is raised as soon as NumPy has returned instead.
-void raise_later() {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyObject* error = PyErr_GetRaisedException();
-#else
-  PyObject *type, *error, *traceback;
-  PyErr_Fetch(&type, &error, &traceback);
-  PyErr_NormalizeException(&type, &error, &traceback);
-  if (traceback) PyException_SetTraceback(error, traceback);
-  Py_DECREF(type);
-  Py_XDECREF(traceback);
-#endif
-  const bool main_thread = syscall(SYS_gettid) == getpid();
-  if (main_thread && Py_AddPendingCall(raise_now, error) == 0) return;
-  PyThreadState_SetAsyncExc(PyThread_get_thread_ident(),
-                            reinterpret_cast<PyObject*>(Py_TYPE(error)));
-  Py_DECREF(error);
-}
-
-PyObject* ask_quickly(const Route& route, std::size_t nbytes, bool zeroed) {
-  return PyObject_CallFunction(route.quick, "niO", static_cast<Py_ssize_t>(nbytes), alignment,
-                               zeroed ? Py_True : Py_False);
-}
-
-PyObject* ask(const Route& route, std::size_t nbytes, bool zeroed) {
-  static PyObject* const method = PyUnicode_InternFromString("allocate");
-  static PyObject* const names = Py_BuildValue("(s)", "zeroed");
-  PyObject* size = PyLong_FromSize_t(nbytes);
-  if (!size || !method || !names) return nullptr;
-  PyObject* const arguments[] = {route.allocator, size, zeroed ? Py_True : Py_False};
-  PyObject* block = PyObject_VectorcallMethod(method, arguments, 2, names);
-  Py_DECREF(size);
-  return block;
-}
-
-// Whether the block is one to hand to NumPy; if so `entry` views it.
-bool accept(const Route& route, PyObject* block, std::size_t nbytes, Entry& entry) {
-  if (!is_block(block)) {
-    PyErr_Format(PyExc_TypeError, "allocate() of %R returned %.100s, not a bigmem.Block",
-                 route.allocator, Py_TYPE(block)->tp_name);
-    return false;
-  }
-  const Range range = range_of(block);
-  if (range.nbytes < nbytes) {
-    PyErr_Format(bigmem_error, "asked for %zu bytes, %R made a block of %zu", nbytes,
-                 route.allocator, range.nbytes);
-    return false;
-  }
-  const void* address = reinterpret_cast<const void*>(range.begin);
-  if (range.begin % least_alignment) {
-    PyErr_Format(bigmem_error, "%R made a block at %p, which is no multiple of %d", route.allocator,
-                 address, least_alignment);
-    return false;
-  }
-  if (table().find(address)) {
-    PyErr_Format(bigmem_error, "%R made a block at %p, where NumPy has one", route.allocator,
-                 address);
-    return false;
-  }
-  entry.nbytes = nbytes;
-  return PyObject_GetBuffer(block, &entry.view, PyBUF_WRITABLE) == 0;
-}
-
-void let_go(Entry& entry) {
-  Inside scope;
-  PyBuffer_Release(&entry.view);
-}
-
-bool is_closed(PyObject* allocator) {
-  static PyObject* const name = PyUnicode_InternFromString("_closed");
-  PyObject* closed = PyObject_GetAttr(allocator, name);
-  if (!closed) PyErr_Clear();
-  Py_XDECREF(closed);
-  return closed != Py_False;
-}
-
-// A new block; null with the error set.
-PyObject* make_block(const Route& route, std::size_t nbytes, bool zeroed, bool keep_gil) {
-  if (!Py_IsNone(route.quick) && nbytes <= route.quick_most && !is_closed(route.allocator)) {
-    std::optional<GilKept> kept;
-    if (keep_gil) kept.emplace();
-    PyObject* block = ask_quickly(route, nbytes, zeroed);
-    if (block && !Py_IsNone(block)) return block;
-    Py_XDECREF(block);
-    if (!block && !PyErr_ExceptionMatches(PyExc_MemoryError)) return nullptr;
-    PyErr_Clear();
-  }
-  return ask(route, nbytes, zeroed);
-}
-
-enum class Served { yes, no, not_here };
-
-// A block of the route's allocator at *address, if the request is for it. What goes wrong is
-// printed: NumPy has no words for it but "unable to allocate". `moved` is for the ledger.
-Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address,
-             const Ledger::Note* moved = nullptr) {
-  if (!route || nbytes < route->min_bytes || inside || WithGil::finalizing())
-    return Served::not_here;
-  SavedError saved;
-  Inside scope;
-  // Another one may be installed while this one is at work.
-  const Route mine(route->allocator, route->quick, route->quick_most, route->min_bytes);
-  const Timing timing(nbytes);
-  PyObject* block = make_block(mine, nbytes, zeroed, keep_gil);
-  Entry entry;
-  const bool accepted = block && accept(mine, block, nbytes, entry);
-  Py_XDECREF(block);  // the view holds it
-  if (!accepted) {
-    if (PyErr_ExceptionMatches(PyExc_Exception)) {
-      PyErr_WriteUnraisable(mine.allocator);
-      return Served::no;
-    }
-    raise_later();
-    return Served::not_here;
-  }
-  *address = entry.view.buf;
-  try {
-    timing.allocated(table().insert(*address, entry), *address, moved);
-  } catch (const std::bad_alloc&) {
-    let_go(entry);
-    return Served::no;
-  }
-  return Served::yes;
 }
 
 // --- The functions that NumPy calls, installed for every thread or in use in one context ---
@@ -280,7 +63,7 @@ void note_plain(const Timing& timing, void* address, std::size_t nbytes,
   Entry entry;
   entry.nbytes = nbytes;
   try {
-    timing.allocated(table().insert(address, entry), address, moved);
+    timing.allocated(table.insert(address, entry), address, moved);
   } catch (const std::bad_alloc&) {  // not accounted for, then
   }
 }
@@ -309,15 +92,15 @@ void* allocate_in_use(const Detour& detour, std::size_t nbytes, bool zeroed) {
 
 // The size that NumPy tells is a hint, and wrong at times.
 void release(const PyDataMemAllocator& functions, void* address, std::size_t hint) {
-  if (!address || !filter.may_hold(address)) return functions.free(functions.ctx, address, hint);
+  if (!address || !table.may_hold(address)) return functions.free(functions.ctx, address, hint);
   WithGil gil;
   if (!gil) return;  // nobody can tell whose it is any more: it ends with the process
   SavedError saved;
-  Entry* entry = table().find(address);
+  Entry* entry = table.find(address);
   if (!entry) return functions.free(functions.ctx, address, hint);
   Ledger* const noting = entry->noted ? ledger : nullptr;
   if (noting) noting->before_release(entry->note, address, entry->nbytes);
-  Entry taken = table().take(address);
+  Entry taken = table.take(address);
   const Timing timing(noting ? taken.nbytes : 0);
   // Blocks give the GIL up where their release takes time.
   const bool held_gil = gil.had() && !taken.is_block();
@@ -341,7 +124,7 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
     if (!resize_block(entry->view.obj, nbytes)) return false;
   }
   void* moved = reinterpret_cast<void*>(range_of(before.view.obj).begin);
-  Entry& after = moved == *address ? *entry : table().move(*address, moved);
+  Entry& after = moved == *address ? *entry : table.move(*address, moved);
   after.nbytes = nbytes;
   *address = moved;
   if (timing && before.noted) {
@@ -351,31 +134,31 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   return true;
 }
 
-void* resize(const Route* route, const PyDataMemAllocator& functions, void* address, Entry* entry,
-             std::size_t nbytes, bool keep_gil) {
+void* resize(const Detour* detour, void* address, Entry* entry, std::size_t nbytes, bool keep_gil) {
   SavedError saved;
   const std::size_t before = entry->nbytes;
+  const Route* route = route_of(detour);
   if ((!route || nbytes >= route->min_bytes) && resize_in_place(&address, entry, nbytes, keep_gil))
     return address;
   void* other = nullptr;
-  const Served served = serve(route, nbytes, false, keep_gil, &other, &entry->note);
-  if (served == Served::not_here) other = plain(functions, nbytes, false);
+  const Served served = serve(route_of(detour), nbytes, false, keep_gil, &other, &entry->note);
+  if (served == Served::not_here) other = plain(below(detour), nbytes, false);
   if (!other) return nullptr;
   std::memcpy(other, address, std::min(before, nbytes));
-  release(functions, address, before);
+  release(below(detour), address, before);
   return other;
 }
 
 // Memory of NumPy's own functions, which may grow so large that the route serves it.
-void* outgrow(const Route* route, const PyDataMemAllocator& functions, void* address,
-              std::size_t nbytes, bool keep_gil, Served* served) {
+void* outgrow(const Detour* detour, void* address, std::size_t nbytes, bool keep_gil,
+              Served* served) {
   void* grown = nullptr;
-  *served = serve(route, nbytes, false, keep_gil, &grown);
+  *served = serve(route_of(detour), nbytes, false, keep_gil, &grown);
   if (*served != Served::yes) return nullptr;
   // Nobody was told its size but the C library.
   const std::size_t before = malloc_usable_size(address);
   std::memcpy(grown, address, std::min(before, nbytes));
-  release(functions, address, before);
+  release(below(detour), address, before);
   return grown;
 }
 
@@ -384,11 +167,11 @@ void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes) {
   Entry before;
   if (entry) {
     if (ledger) ledger->before_release(entry->note, address, entry->nbytes);
-    before = table().take(address);
+    before = table.take(address);
   }
   void* grown = numpys.realloc(numpys.ctx, address, nbytes);
   if (!grown) {
-    if (entry) table().insert(address, before);
+    if (entry) table.insert(address, before);
     return nullptr;
   }
   timing.moved(before);
@@ -396,22 +179,22 @@ void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes) {
   return grown;
 }
 
-void* reallocate(const Route* route, const PyDataMemAllocator& functions, void* address,
-                 std::size_t nbytes) {
+void* reallocate(const Detour* detour, void* address, std::size_t nbytes) {
   WithGil gil;
+  const PyDataMemAllocator& functions = below(detour);
   if (!gil)
-    return filter.may_hold(address) ? nullptr : functions.realloc(functions.ctx, address, nbytes);
+    return table.may_hold(address) ? nullptr : functions.realloc(functions.ctx, address, nbytes);
   // NumPy holds the GIL over a resize, from looking who else uses the array to telling it the new
   // address: nobody may get to see the array in between.
   const bool keep_gil = gil.had();
-  Entry* entry = table().find(address);
-  if (entry && entry->is_block()) return resize(route, functions, address, entry, nbytes, keep_gil);
+  Entry* entry = table.find(address);
+  if (entry && entry->is_block()) return resize(detour, address, entry, nbytes, keep_gil);
   if (is_numpys(&functions)) {
     Served served;
-    void* grown = outgrow(route, functions, address, nbytes, keep_gil, &served);
+    void* grown = outgrow(detour, address, nbytes, keep_gil, &served);
     if (served != Served::not_here) return grown;
   }
-  if (&functions != &numpys) return functions.realloc(functions.ctx, address, nbytes);
+  if (detour) return functions.realloc(functions.ctx, address, nbytes);
   return reallocate_plain(address, entry, nbytes);
 }
 
@@ -430,9 +213,9 @@ void* installed_calloc(void*, std::size_t count, std::size_t size) {
 
 void* installed_realloc(void*, void* address, std::size_t nbytes) {
   if (!address) return installed_malloc(nullptr, nbytes);
-  if (nbytes < threshold.load(std::memory_order_relaxed) && !filter.may_hold(address))
+  if (nbytes < threshold.load(std::memory_order_relaxed) && !table.may_hold(address))
     return numpys.realloc(numpys.ctx, address, nbytes);
-  return reallocate(installed, numpys, address, nbytes);
+  return reallocate(nullptr, address, nbytes);
 }
 
 void installed_free(void*, void* address, std::size_t hint) { release(numpys, address, hint); }
@@ -450,9 +233,9 @@ void* detour_calloc(void* context, std::size_t count, std::size_t size) {
 void* detour_realloc(void* context, void* address, std::size_t nbytes) {
   const auto& detour = *static_cast<Detour*>(context);
   if (!address) return detour_malloc(context, nbytes);
-  if (nbytes < detour.route->min_bytes && !filter.may_hold(address))
+  if (nbytes < detour.route->min_bytes && !table.may_hold(address))
     return detour.functions->realloc(detour.functions->ctx, address, nbytes);
-  return reallocate(detour.route.get(), *detour.functions, address, nbytes);
+  return reallocate(&detour, address, nbytes);
 }
 
 void detour_free(void* context, void* address, std::size_t hint) {
@@ -566,7 +349,7 @@ PyObject* numpy_detour(PyObject*, PyObject* args) {
 
 PyObject* numpy_ranges(PyObject*, PyObject*) {
   std::size_t count = 0;
-  table().for_each([&](const void*, const Entry& entry) { count += entry.is_block(); });
+  table.for_each([&](const void*, const Entry& entry) { count += entry.is_block(); });
   return PyLong_FromSize_t(count);
 }
 
@@ -601,7 +384,7 @@ void set_ledger(Ledger* chosen) {
 }
 
 void for_each_noted(const std::function<void(Ledger::Note&, const void*, std::size_t)>& visit) {
-  table().for_each([&](const void* address, Entry& entry) {
+  table.for_each([&](const void* address, Entry& entry) {
     if (entry.noted) visit(entry.note, address, entry.nbytes);
   });
 }

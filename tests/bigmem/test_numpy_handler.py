@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import bigmem
 from bigmem import _core, numpy_hook
+
+pytestmark = pytest.mark.usefixtures("uninstalled")
 
 MIN_BYTES = 5000
 SIZES = st.one_of(st.integers(1, 2 * MIN_BYTES), st.integers(1, 8 << 20))
@@ -47,13 +49,6 @@ def functions(request: pytest.FixtureRequest) -> Functions:
     assert numpy_hook.mechanism() == "default handler"
     prototype = ctypes.PYFUNCTYPE if request.param == "with the GIL" else ctypes.CFUNCTYPE
     return Functions(_core.numpy_default()[2], prototype)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays_installed() -> Iterator[None]:
-    yield
-    bigmem.uninstall()
-    assert _core.numpy_ranges() == 0
 
 
 def write(address: int, text: bytes) -> None:
