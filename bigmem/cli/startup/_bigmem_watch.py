@@ -4,12 +4,12 @@ A program may want to set first what NumPy's libraries read from the environment
 loaded, and one without NumPy pays nothing.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
-TYPE_CHECKING = False  # as in typing, but nothing may be imported that the program does not import
+# As in typing; but only what every program has imported may be imported here, lest a module of the
+# program's own that has the same name as one of Python's is hidden.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.abc import Loader
@@ -39,8 +39,8 @@ class _Watch:
         self._waiting = [config]  # empty once bigmem has begun or has failed
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name not in _WATCHED or not self._waiting or self not in sys.meta_path:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -51,14 +51,14 @@ class _Watch:
                 return spec
         return None
 
-    def _follow(self, loader: Loader) -> None:
+    def _follow(self, loader: "Loader") -> None:
         """Notice what the loader executes; it stays the object that others know."""
         attributes = getattr(loader, "__dict__", None)
         if not isinstance(attributes, dict) or "exec_module" in attributes:
             return
         execute = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: "ModuleType") -> None:
             execute(module)
             if module.__name__ in _WATCHED:
                 attributes.pop("exec_module", None)
@@ -70,7 +70,7 @@ class _Watch:
         exec_module.__code__ = exec_module.__code__.replace(co_filename=machinery)
         attributes["exec_module"] = exec_module
 
-    def executed(self, module: ModuleType) -> None:
+    def executed(self, module: "ModuleType") -> None:
         """Import bigmem after NumPy, and begin after bigmem.
 
         The second step is not part of the first: where the program imports bigmem, NumPy is
@@ -97,10 +97,11 @@ def _import_bigmem() -> None:
         return
     if not _is_ours(found):  # and perhaps the program itself, not to be executed a second time
         raise ImportError(f"{found.origin} has the same name")
-    importlib.import_module("bigmem")
+    # The statement accepts what another thread is importing, which may be waiting for our NumPy.
+    import bigmem  # noqa: F401
 
 
-def _is_ours(found: ModuleSpec | None) -> bool:
+def _is_ours(found: "ModuleSpec | None") -> bool:
     places = (found and found.submodule_search_locations) or ()
     here = os.path.join("cli", "startup", os.path.basename(__file__))
     return any(os.path.isfile(os.path.join(place, here)) for place in places)
