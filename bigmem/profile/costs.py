@@ -3,7 +3,9 @@
 Everything is measured in both page regimes, on memory of our own, in the processor time of the
 calling thread: other programs on the machine then weigh less, and what is measured is work that
 the thread does itself. Guest memory that was never touched costs several times as much at its
-first fault, so each measurement begins with a round that does not count.
+first fault. So each measurement begins with a round that does not count, and touches memory in
+pieces of 2 MiB, of which the far slower ones are left out: the kernel may hand out untouched pages
+later, too.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import mmap
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
+import numpy.typing as npt
 
 from bigmem import osmem, pressure
 
@@ -31,6 +34,12 @@ SMALL_PAGE = os.sysconf("SC_PAGESIZE")
 FULL_SIZE = 256 * MIB
 """Bytes that a round of `page_costs` touches where there is room."""
 
+OUTLIER = 2.5
+"""First touches that take this many times the usual come from memory never touched before."""
+
+MOST_PAGES = 0.5
+"""From this share on, memory counts as being in huge pages."""
+
 _FAULT_RANGE = 64 * MIB
 _FAULT_ROUNDS = 3
 # When this much is over, no further round begins; one always counts.
@@ -41,6 +50,8 @@ _MOST_ROUNDS = 5
 _WARM_UP_PIECE = 8 * MIB
 # One part in so many of a measurement's time may go into warming up.
 _WARM_UP_SHARE = 5
+# Touching a piece of the size of a huge page takes this many faults if it is one.
+_FEW_FAULTS = 2
 # malloc maps and unmaps blocks of this size whatever it has learnt from earlier ones.
 _SURELY_MAPPED = 64 * MIB
 
@@ -106,6 +117,33 @@ class PageCosts:
     munmap_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of the costs of pages.
+
+    Attributes
+    ----------
+    small, huge
+        The two page regimes; `None` where there was no memory to measure with, and for `huge` also
+        where fewer than half of the pages came huge.
+    huge_share
+        The part of memory that came in huge pages where they were asked for; `None` if unmeasured.
+    numpy_huge_share
+        The same of NumPy's own arrays, which ask by themselves.
+    wanted_bytes
+        What each round would have touched, had there been room and time.
+    note
+        Why something could not be measured, if so.
+    """
+
+    small: PageCosts | None
+    huge: PageCosts | None
+    huge_share: float | None
+    numpy_huge_share: float | None
+    wanted_bytes: int
+    note: str | None = None
+
+
 def fault_costs(nbytes: int = _FAULT_RANGE) -> FaultCosts:
     """Measure the cost of a page fault, in both page regimes, in well under a second.
 
@@ -121,13 +159,12 @@ def fault_costs(nbytes: int = _FAULT_RANGE) -> FaultCosts:
     """
     size = affordable(nbytes)
     deadline = time.monotonic() + _FAULT_SECONDS
-    small_s = median(_small_fault(touch) for touch in _touches(size, False, deadline))
-    had = [_huge_fault(touch, small_s) for touch in _touches(size, True, deadline)]
-    huge = [cost for cost in had if cost is not None]
-    return FaultCosts(small_s, median(huge) if huge else None)
+    small = _median(touch.small_fault_s for touch in _touches(size, False, deadline))
+    huge = _median(touch.huge_fault_s for touch in _touches(size, True, deadline))
+    return FaultCosts(small or 0.0, huge)
 
 
-def page_costs(nbytes: int, *, huge: bool, seconds: float, small_fault_s: float = 0.0) -> PageCosts:
+def page_costs(nbytes: int, *, huge: bool, seconds: float) -> PageCosts:
     """Measure everything in one page regime.
 
     Parameters
@@ -139,8 +176,6 @@ def page_costs(nbytes: int, *, huge: bool, seconds: float, small_fault_s: float 
         Whether to ask for huge pages; `PageCosts.huge_share` tells whether they came.
     seconds
         No further round begins that would end later than this; one always counts.
-    small_fault_s
-        The cost of a small page's fault, for those that come between huge ones.
 
     Raises
     ------
@@ -158,21 +193,18 @@ def page_costs(nbytes: int, *, huge: bool, seconds: float, small_fault_s: float 
             break
 
     def ms(values: Iterable[float | None]) -> float | None:
-        had = [value for value in values if value is not None]
-        return median(had) * 1e3 * GIB / nbytes if had else None
+        middle = _median(values)
+        return None if middle is None else middle * 1e3 * GIB / nbytes
 
     touches = [each.touch for each in rounds]
-    fault_s = median(_small_fault(touch) for touch in touches)
-    if huge:
-        faults = [_huge_fault(touch, small_fault_s) for touch in touches]
-        fault_s = median([cost for cost in faults if cost is not None] or [fault_s])
+    fault_s = _median(touch.huge_fault_s if huge else touch.small_fault_s for touch in touches)
     return PageCosts(
         nbytes=nbytes,
         rounds=len(rounds),
-        huge_share=median(touch.huge_pages for touch in touches) * HUGE_PAGE / nbytes,
-        fault_s=fault_s,
+        huge_share=median(touch.huge_bytes for touch in touches) / nbytes,
+        fault_s=fault_s or 0.0,
         warm_up_ms=warm_up_s * 1e3 * GIB / nbytes,
-        first_touch_ms=ms(max(touch.cold_s - touch.warm_s, 0.0) for touch in touches) or 0.0,
+        first_touch_ms=ms(touch.cold_s - touch.warm_s for touch in touches) or 0.0,
         warm_fill_ms=ms(touch.warm_s for touch in touches) or 0.0,
         dontneed_ms=ms(each.dontneed_s for each in rounds),
         free_ms=ms(each.free_s for each in rounds),
@@ -223,12 +255,17 @@ def _left_by_limits() -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Touch:
-    """The first fill of fresh memory, and the next one."""
+    """The first fill of fresh memory, and the next one.
+
+    The fills in seconds for all of it, had each piece of it taken what is typical; the faults in
+    seconds beyond the fill, `None` if there were none of the kind.
+    """
 
     cold_s: float
     warm_s: float
-    faults: int
-    huge_pages: int
+    small_fault_s: float | None
+    huge_fault_s: float | None
+    huge_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +305,25 @@ class _Range:
         return time.thread_time() - start
 
     def touch(self) -> _Touch:
-        huge, faults = _huge_bytes(), _minor_faults()
-        cold_s = _timed(self.fill)
-        faults = _minor_faults() - faults
-        huge = _huge_bytes() - huge
-        # Some sandboxes count no faults; there each page is taken for one.
-        faults = faults or self.array.nbytes // SMALL_PAGE
-        return _Touch(cold_s, _timed(self.fill), faults, max(huge, 0) // HUGE_PAGE)
+        pieces = self.array.reshape(-1, HUGE_PAGE)
+        before = _huge_bytes()
+        cold = [_fill(piece) for piece in pieces]
+        huge_bytes = max(_huge_bytes() - before, 0)
+        warm_s = _typical([_fill(piece)[0] for piece in pieces])
+        small: list[float] = []
+        huge: list[float] = []
+        for seconds, faults in cold:
+            if 0 < faults <= _FEW_FAULTS:
+                huge.append(seconds - warm_s)
+            else:  # some sandboxes count no faults; there each page is taken for one
+                small.append((seconds - warm_s) / (faults or HUGE_PAGE // SMALL_PAGE))
+        return _Touch(
+            cold_s=_typical([seconds for seconds, _ in cold]) * len(cold),
+            warm_s=warm_s * len(cold),
+            small_fault_s=_typical(small) if small else None,
+            huge_fault_s=_typical(huge) if huge else None,
+            huge_bytes=min(huge_bytes, self.array.nbytes),
+        )
 
     def unmap(self) -> None:
         del self.array  # a mapping with a view of it cannot be closed
@@ -338,17 +387,23 @@ def _regime_advice(huge: bool) -> int:
     return mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE
 
 
-def _small_fault(touch: _Touch) -> float:
-    return max(touch.cold_s - touch.warm_s, 0.0) / touch.faults
+def _fill(piece: npt.NDArray[np.uint8]) -> tuple[float, int]:
+    """Seconds and faults that writing all of it takes."""
+    faults = _minor_faults()
+    seconds = _timed(lambda: piece.fill(1))
+    return seconds, _minor_faults() - faults
 
 
-def _huge_fault(touch: _Touch, small_s: float) -> float | None:
-    """What remains for a huge page once the small ones among the faults are paid."""
-    if not touch.huge_pages:
-        return None
-    small_faults = max(touch.faults - touch.huge_pages, 0)
-    paid = touch.warm_s + small_faults * small_s
-    return max(touch.cold_s - paid, 0.0) / touch.huge_pages
+def _typical(values: Sequence[float]) -> float:
+    """The mean of all but those far above the median."""
+    most = OUTLIER * median(values)
+    return fmean([value for value in values if value <= most] or values)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that are there, and never below nothing, as a difference of times may be."""
+    had = [value for value in values if value is not None]
+    return max(median(had), 0.0) if had else None
 
 
 def _timed(action: Callable[[], object]) -> float:

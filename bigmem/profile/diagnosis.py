@@ -9,7 +9,8 @@ from typing import Any
 
 from bigmem import osmem
 from bigmem.profile import costs
-from bigmem.profile.advice import MOST_PAGES, Advice, Measured, advise
+from bigmem.profile.advice import Advice, advise
+from bigmem.profile.costs import Measured
 from bigmem.profile.gpu import GpuReport, measure_gpu
 from bigmem.profile.machine import Machine, probe_machine
 
@@ -68,15 +69,13 @@ def _measure_pages(tell: Callable[[str], None]) -> Measured:
         tell("huge pages")
         share = 0.0
         if osmem.huge_pages_work():
-            huge = costs.page_costs(
-                nbytes, huge=True, seconds=_REGIME_SECONDS, small_fault_s=small.fault_s
-            )
+            huge = costs.page_costs(nbytes, huge=True, seconds=_REGIME_SECONDS)
             share = huge.huge_share
         if nbytes >= _TELLING:
             tell("NumPy's own pages")
             numpy_share = costs.numpy_huge_share(nbytes)
     except (OSError, MemoryError) as error:
         note = f"Not everything could be measured: {error}."
-    if share is not None and share < MOST_PAGES:
+    if share is not None and share < costs.MOST_PAGES:
         huge = None
     return Measured(small, huge, share, numpy_share, costs.FULL_SIZE, note)

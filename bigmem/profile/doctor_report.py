@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bigmem.profile.advice import figure
 from bigmem.profile.costs import SMALL_PAGE, PageCosts
 from bigmem.profile.diagnosis import Diagnosis
 from bigmem.profile.gpu import GpuReport
 from bigmem.profile.machine import NUMPY_HUGE_VARIABLE, Machine
+from bigmem.profile.wording import figure
 from bigmem.sizes import format_size
 
 Row = tuple[str, ...]
@@ -162,7 +162,7 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
     kind = f"{machine.architecture}, virtual machine" if machine.virtual else machine.architecture
     yield "system", f"Linux {machine.kernel} ({kind})"
     yield "python", f"{machine.python}, NumPy {machine.numpy}"
-    yield "cores", f"{machine.cores}, load {_figure(machine.load)}"
+    yield "cores", f"{machine.cores} of {machine.machine_cores}, load {_figure(machine.load)}"
     yield "memory", f"{_size(machine.memory_bytes)}, {_size(machine.available_bytes)} available"
     swap = f"{_size(machine.swap_bytes)}, {_size(machine.swap_free_bytes)} free"
     yield "swap", swap if machine.swap_bytes else "none"
@@ -178,8 +178,7 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
     )
     variable = machine.numpy_huge_variable
     yield NUMPY_HUGE_VARIABLE, "not set" if variable is None else repr(variable)
-    hook = "not part of this version" if machine.numpy_hook is None else machine.numpy_hook
-    yield "NumPy hook", hook
+    yield "NumPy hook", machine.numpy_hook
     promised = machine.overcommit
     yield (
         "overcommit",

@@ -6,8 +6,6 @@ machine does not tell is `None`.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import platform
 import resource
@@ -17,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bigmem import _core, osmem, pressure
+from bigmem import _core, numpy_hook, osmem, pressure
 
 NUMPY_HUGE_VARIABLE = "NUMPY_MADVISE_HUGEPAGE"
 """``0`` in the environment keeps NumPy from asking for huge pages."""
@@ -85,10 +83,10 @@ class Machine:
 
     Attributes
     ----------
-    cores
-        Those that this process may run on.
+    cores, machine_cores
+        Those that this process may run on, and all there are.
     load
-        Average number of tasks that ran or wanted to, over the last minute.
+        Average number of the machine's tasks that ran or wanted to, over the last minute.
     limit_bytes, left_bytes
         What this process may use: the tightest of the machine and its control groups.
     groups
@@ -99,13 +97,14 @@ class Machine:
     numpy_huge_variable
         The value of `NUMPY_HUGE_VARIABLE`, if it is set.
     numpy_hook
-        How NumPy's own allocations can be taken over, in the words of `bigmem.numpy_hook`.
+        How `bigmem.install` reaches the threads, in the words of `bigmem.numpy_hook.mechanism`.
     """
 
     kernel: str
     architecture: str
     virtual: bool
     cores: int
+    machine_cores: int
     load: float | None
     memory_bytes: int | None
     available_bytes: int | None
@@ -123,7 +122,7 @@ class Machine:
     python: str
     numpy: str
     numpy_huge_variable: str | None
-    numpy_hook: str | None
+    numpy_hook: str
 
 
 def probe_machine(root: Path = Path("/")) -> Machine:
@@ -143,6 +142,7 @@ def probe_machine(root: Path = Path("/")) -> Machine:
         architecture=platform.machine(),
         virtual=" hypervisor" in _text(root / "proc/cpuinfo"),
         cores=len(os.sched_getaffinity(0)),
+        machine_cores=os.cpu_count() or 1,
         load=_load(root),
         memory_bytes=_kilobytes(meminfo, "MemTotal"),
         available_bytes=_kilobytes(meminfo, "MemAvailable"),
@@ -169,7 +169,7 @@ def probe_machine(root: Path = Path("/")) -> Machine:
         python=f"{platform.python_implementation()} {platform.python_version()}",
         numpy=np.__version__,
         numpy_huge_variable=os.environ.get(NUMPY_HUGE_VARIABLE),
-        numpy_hook=_numpy_hook(),
+        numpy_hook=numpy_hook.mechanism(),
     )
 
 
@@ -199,12 +199,6 @@ def _limited(group: pressure.Group) -> MemoryGroup | None:
 def _tells_stalls(root: Path, groups: list[pressure.Group]) -> bool:
     files = [Path(group.directory) / "memory.pressure" for group in groups]
     return any(_text(file) for file in [*files, root / "proc/pressure/memory"])
-
-
-def _numpy_hook() -> str | None:
-    if importlib.util.find_spec("bigmem.numpy_hook") is None:
-        return None
-    return str(importlib.import_module("bigmem.numpy_hook").mechanism())
 
 
 def _soft_limit(which: int) -> int | None:

@@ -5,8 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bigmem.profile.advice import Measured
-from bigmem.profile.costs import PageCosts
+from bigmem.profile.costs import Measured, PageCosts
 from bigmem.profile.gpu import GpuCosts, GpuReport
 from bigmem.profile.machine import HugePages, Limits, Machine, MemoryGroup, Overcommit
 
@@ -48,6 +47,7 @@ MACHINE = Machine(
     architecture="x86_64",
     virtual=False,
     cores=8,
+    machine_cores=16,
     load=0.5,
     memory_bytes=64 * GIB,
     available_bytes=60 * GIB,
@@ -65,7 +65,7 @@ MACHINE = Machine(
     python="CPython 3.11.7",
     numpy="2.4.6",
     numpy_huge_variable=None,
-    numpy_hook=None,
+    numpy_hook="default handler",
 )
 
 NO_GPU = GpuReport(None, "not measured: there is no GPU", 0)
@@ -113,6 +113,7 @@ machines = st.builds(
     architecture=st.just("x86_64"),
     virtual=st.booleans(),
     cores=st.integers(1, 512),
+    machine_cores=st.integers(1, 512),
     load=st.none() | st.floats(0, 1e4),
     memory_bytes=maybe_sizes,
     available_bytes=maybe_sizes,
@@ -138,7 +139,7 @@ machines = st.builds(
     python=st.just("CPython 3.11"),
     numpy=st.just("2.4"),
     numpy_huge_variable=st.sampled_from([None, "0", "1", ""]),
-    numpy_hook=st.sampled_from([None, "default handler", "new threads"]),
+    numpy_hook=st.sampled_from(["default handler", "new threads"]),
 )
 gpu_costs = st.builds(GpuCosts, st.just("GPU"), sizes, *[milliseconds for _ in range(8)])
 gpus = st.just(NO_GPU) | st.builds(GpuReport, gpu_costs, st.none(), st.integers(1, 8))

@@ -29,11 +29,13 @@ from memory_group import JOIN, arguments_of, memory_group
 from bigmem.cli import doctor
 from bigmem.pressure import Group
 from bigmem.profile import diagnosis
-from bigmem.profile.advice import POLICIES, Measured, advise
+from bigmem.profile.advice import advise
+from bigmem.profile.costs import Measured
 from bigmem.profile.diagnosis import Diagnosis
 from bigmem.profile.doctor_report import headline, plain, print_with_colours, sections
 from bigmem.profile.gpu import GpuReport
 from bigmem.profile.machine import Machine, MemoryGroup
+from bigmem.profile.policies import MEANS
 
 VERB = """
 import argparse
@@ -89,9 +91,10 @@ SHAPE = {
     "machine": {
         **dict.fromkeys(
             (
-                "kernel", "architecture", "virtual", "cores", "load", "memory_bytes",
-                "available_bytes", "swap_bytes", "swap_free_bytes", "limit_bytes", "left_bytes",
-                "stalls", "max_mappings", "python", "numpy", "numpy_huge_variable", "numpy_hook",
+                "kernel", "architecture", "virtual", "cores", "machine_cores", "load",
+                "memory_bytes", "available_bytes", "swap_bytes", "swap_free_bytes", "limit_bytes",
+                "left_bytes", "stalls", "max_mappings", "python", "numpy", "numpy_huge_variable",
+                "numpy_hook",
             )
         ),
         "huge_pages": dict.fromkeys(("enabled", "defrag", "khugepaged", "allowed")),
@@ -156,7 +159,7 @@ assert "cupy" not in sys.modules
     assert small.pop("huge_share") == 0
     assert all(value > 0 for name, value in small.items() if name != "numpy_free_ms")
     assert parsed["measured"]["note"] is None
-    assert parsed["advice"]["policy"] in POLICIES
+    assert parsed["advice"]["policy"] in MEANS
     assert parsed["gpu"]["costs"] is None
     assert parsed["gpu"]["note"]
 

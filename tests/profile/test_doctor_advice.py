@@ -21,10 +21,11 @@ from doctor_figures import (
 )
 from hypothesis import given
 
-from bigmem.profile.advice import POLICIES, Advice, Measured, advise, is_short
-from bigmem.profile.costs import PageCosts
+from bigmem.profile.advice import Advice, advise
+from bigmem.profile.costs import Measured, PageCosts
 from bigmem.profile.gpu import GpuReport
 from bigmem.profile.machine import Limits, Machine, MemoryGroup, Overcommit
+from bigmem.profile.policies import is_short
 
 THP = "/sys/kernel/mm/transparent_hugepage"
 
@@ -54,7 +55,7 @@ def test_an_ordinary_machine_recycles_and_needs_no_change() -> None:
 
 def test_the_tax_of_every_policy() -> None:
     taxes = {each.policy: each for each in advise(MACHINE, MEASURED, NO_GPU).taxes}
-    assert tuple(taxes) == POLICIES
+    assert list(taxes) == ["system", "mapped", "dontneed", "deferred", "recycle"]
     assert [each.small_ms for each in taxes.values()] == [590.0, 592.0, 585.0, 520.0, 0.0]
     assert [each.huge_ms for each in taxes.values()] == [95.0, 94.6, 94.5, 92.0, 0.0]
 
@@ -87,7 +88,7 @@ def test_where_memory_is_short_nothing_is_kept(cores: int, costs: PageCosts, pol
     advice = advise(machine, replace(NO_HUGE, small=costs), NO_GPU)
     assert advice.policy == policy
     assert "Memory is short: 1 GiB left of 64 GiB." in advice.findings
-    assert "with room only" in advice.verdicts[0].text
+    assert "recycle would win" in advice.verdicts[0].text
 
 
 def test_where_nothing_is_to_win_that_is_said() -> None:
@@ -142,7 +143,7 @@ def test_limits_of_control_groups(group: MemoryGroup, command: str | None, why: 
     wide = MemoryGroup(2, "/cg", 100 * GIB, 99 * GIB)
     advice = advise(replace(MACHINE, groups=(group, wide)), MEASURED, NO_GPU)
     assert len(advice.changes) == (command is not None)
-    assert command is None or advice.changes[0].how == f"echo BYTES > {command}"
+    assert command is None or advice.changes[0].how.startswith(f"echo BYTES > {command}")
     assert why is None or why in advice.changes[0].why
 
 
@@ -181,12 +182,10 @@ def test_why_a_gpu_was_not_measured_is_told() -> None:
 @pytest.mark.parametrize(
     ("machine", "finding"),
     [
-        (replace(MACHINE, load=9.0), "The machine is busy (9.0 tasks on 8 cores)"),
+        (replace(MACHINE, load=17.0), "The machine is busy (load 17.0, 16 cores)"),
         (replace(MACHINE, cores=1), "This process has one core"),
         (replace(MACHINE, numa_nodes=(0, 1)), "There are 2 NUMA nodes"),
-        (replace(MACHINE, numpy_hook="default handler"), "in every thread"),
         (replace(MACHINE, numpy_hook="new threads"), "threads started later"),
-        (replace(MACHINE, numpy_hook="something new"), "something new"),
     ],
 )
 def test_what_else_is_worth_knowing(machine: Machine, finding: str) -> None:
@@ -199,7 +198,7 @@ def test_inexact_and_untouched_memory_is_told() -> None:
     costs = replace(SMALL, nbytes=32 * MIB, warm_up_ms=2400.0)
     findings = advise(MACHINE, replace(MEASURED, small=costs), NO_GPU).findings
     assert any("32 MiB at a time instead of 256 MiB" in each for each in findings)
-    assert any("2400 ms per GiB at its first fill" in each for each in findings)
+    assert any("The very first fill took 2400 ms per GiB" in each for each in findings)
 
 
 @given(machines, measurements, gpus)

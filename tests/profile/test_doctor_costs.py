@@ -54,7 +54,15 @@ def test_page_costs_are_positive_and_complete(huge: bool) -> None:
     assert found.nbytes == SIZE
     if share in (0, 1):
         page = HUGE_PAGE if share else costs.SMALL_PAGE
-        assert found.fault_s * 1e3 * costs.GIB / page == pytest.approx(found.first_touch_ms)
+        assert found.fault_s * 1e3 * costs.GIB / page == pytest.approx(
+            found.first_touch_ms, rel=0.5
+        )
+
+
+def test_what_is_far_slower_than_the_rest_does_not_count() -> None:
+    assert costs._typical([1.0, 2.0, 3.0, 9.0]) == 2.0
+    assert costs._typical([0.0, 0.0, 0.0]) == 0.0
+    assert costs._typical([-1.0, -3.0]) == -2.0  # differences of times may be
 
 
 def test_more_rounds_where_there_is_time_and_numpy_where_there_is_room() -> None:
