@@ -56,6 +56,7 @@ results:
 	$(BIN)/python -m bench.demo
 	cp demo-out/demo.json demo-out/demo.md demo-out/demo.png bench/results
 	$(BIN)/python -m bench.release --json bench/results/release.json --markdown bench/results/release.md
+	$(BIN)/python -m bench.layers --json bench/results/layers.json --markdown bench/results/layers.md
 	$(BIN)/python -m bench.peers 12 16 18 --curve bn128 bls12381 --rounds 1 \
 	  --json bench/results/peers.json --markdown bench/results/peers.md
 

@@ -20,11 +20,13 @@ def each_call(function: Callable[P, R], context: Fresh) -> Callable[P, R]:
     Raises
     ------
     TypeError
-        For a class, and what cannot be called, as a classmethod.
+        For a class, and for what cannot be called, as a classmethod.
     """
     if isinstance(function, type) or not callable(function):
-        kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
-        raise TypeError(f"expected a function or method, not {kind}; decorate the function in it")
+        raise TypeError(
+            f"expected a function or method, not {function!r}; on methods, this decorator goes "
+            "below @classmethod and the like"
+        )
     if inspect.iscoroutinefunction(function):
         wrapped: Any = _coroutine(function, context)
     elif inspect.isasyncgenfunction(function):

@@ -214,8 +214,6 @@ def record_layers() -> Iterator[Callable[[], LayerTree]]:
     """
     outer = _innermost()
     frame = _Frame(outer, _Node(0, outer.node), _now(), None)
-    # The layers in the block are directly inside of what surrounds it.
-    frame.solid = outer.solid
     _current.set(frame)
     try:
         yield lambda: _tree(frame.node)
@@ -266,18 +264,20 @@ class _Frame:
     """One entry of a layer, or of a record."""
 
     __slots__ = (
-        "around", "begin", "inner", "layer", "node", "open", "outer", "running", "since", "solid",
+        "around", "begin", "inner", "layer", "node", "open", "outer", "running", "since",
     )  # fmt: skip
 
     def __init__(
         self, outer: "_Frame | None", node: _Node, begin: float, entered: layer | None
     ) -> None:
-        self.outer: _Frame = self if outer is None else outer
-        self.around: _Frame = self if outer is None else outer.solid
-        self.solid: _Frame = self
+        self.layer: layer | None = entered
+        self.outer: _Frame = outer or self
+        self.around: _Frame = self
+        if outer is not None:
+            # A record is no layer: what is in it is directly inside what is around it.
+            self.around = outer if outer.layer else outer.around
         self.node = node
         self.begin = begin
-        self.layer = entered
         self.open = True
         # How many layers directly inside are running, since when, and the time with any before.
         self.running = 0
@@ -322,22 +322,24 @@ def _task_id() -> int:
 
 def _tree(root: _Node) -> LayerTree:
     now = _now()
-    so_far: dict[_Node, list[tuple[float, float]]] = {}
+    so_far: dict[_Node, tuple[float, float]] = {}
     frame = _current.get()
     while frame is not _top:
         node = frame.node if frame.open and frame.layer else None
         while node is not None:
-            so_far.setdefault(node, []).append(frame.until(now))
+            so_far[node] = frame.until(now)
             node = node.enclosing
         frame = frame.outer
 
     def times(name: str, node: _Node) -> LayerTimes:
-        opened = so_far.get(node, [])
-        wall = node.wall + sum(seconds for seconds, _ in opened)
-        inner = node.inner + sum(seconds for _, seconds in opened)
+        # Of one moment: no call comes between.
+        calls, wall, inner = node.calls, node.wall, node.inner
+        if node in so_far:
+            seconds, covered = so_far[node]
+            calls, wall, inner = calls + 1, wall + seconds, inner + covered
         gap = wall - inner
         share = gap / wall if wall > 0 else 0.0
-        return LayerTimes(name, node.calls + len(opened), wall, inner, gap, share, inside(node))
+        return LayerTimes(name, calls, wall, inner, gap, share, inside(node))
 
     def inside(node: _Node) -> tuple[LayerTimes, ...]:
         return tuple(times(name, child) for name, child in list(node.children.items()))

@@ -133,8 +133,9 @@ def test_no_call_of_many_threads_is_lost(recorded: Any) -> None:
                     with shared, bigmem.layer("own"):
                         pass
 
-            for _ in range(threads):
-                pool.submit(contextvars.copy_context().run, work)
+            running = [pool.submit(contextvars.copy_context().run, work) for _ in range(threads)]
+            while not all(one.done() for one in running):
+                flat(recorded().layers)
     finally:
         sys.setswitchinterval(interval)
     outer = recorded().layers[0]
