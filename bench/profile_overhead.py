@@ -50,7 +50,7 @@ def pipeline(mib: float, seconds: float) -> tuple[float, float]:
 def measure(mib: float, regime: str, rounds: int, seconds: float) -> list[list[float]]:
     """Wall and processor time of a step without and with the profiler: medians of many runs."""
     program = ["-m", "bench.profile_overhead", "--child", str(mib), str(seconds)]
-    commands = ([], ["-m", "bigmem", "profile"])
+    commands: tuple[list[str], ...] = ([], ["-m", "bigmem", "profile"])
     times: tuple[list[list[float]], ...] = ([], [])
     for _ in range(rounds):
         for command, found in zip(commands, times, strict=True):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bigmem.profile.costs import GIB, HUGE_PAGE, MIB, SMALL_PAGE, PageCosts, page_costs
+from bigmem.profile.costs import (
+    GIB,
+    HUGE_PAGE,
+    MIB,
+    MOST_PAGES,
+    SMALL_PAGE,
+    PageCosts,
+    affordable,
+    page_costs,
+)
 
 _SIZE = 64 * MIB
 _SECONDS = 0.4
@@ -30,7 +39,7 @@ class Prices:
     small, huge
         Of a page of 4 KiB, and of one of 2 MiB.
     huge_measured
-        Whether this machine gave any huge page to be measured; if not, theirs are guessed.
+        Whether this machine gave huge pages to be measured; if not, their prices are guessed.
     """
 
     small: PagePrices
@@ -50,10 +59,10 @@ def measure() -> Prices:
     OSError, MemoryError
         There is no memory to measure with.
     """
-    costs = page_costs(_SIZE, huge=False, seconds=_SECONDS)
-    small = _prices(costs, SMALL_PAGE)
-    costs = page_costs(_SIZE, huge=True, seconds=_SECONDS, small_fault_s=small.fault_s)
-    if costs.huge_share == 0:
+    size = affordable(_SIZE)
+    small = _prices(page_costs(size, huge=False, seconds=_SECONDS), SMALL_PAGE)
+    costs = page_costs(size, huge=True, seconds=_SECONDS)
+    if costs.huge_share < MOST_PAGES:
         guessed = (small.fault_s, small.dontneed_s, small.unmap_s)
         return Prices(small, PagePrices(*(price * _HUGE_SHARE for price in guessed)), False)
     return Prices(small, _prices(costs, HUGE_PAGE), True)
