@@ -124,7 +124,9 @@ def _worst(found: Account) -> Section:
 def _line(line: LineAccount) -> tuple[str, ...]:
     record = line.record
     figures = (line.tax_s, record.alloc_s, line.fault_s, record.free_s)
-    code = linecache.getline(record.file, record.line).strip()
+    # Names that are made up, of code made on the fly, need not be fit for files.
+    code = linecache.getline(record.file, record.line) if record.file.isprintable() else ""
+    code = code.strip()
     if len(code) > _LONGEST_CODE:
         code = f"{code[: _LONGEST_CODE - 3]}..."
     text = "  ".join(filter(None, (place(record, _short(record.file)), code)))
@@ -165,8 +167,10 @@ def _short(file: str) -> str:
     """The file as one would name it from here."""
     if not file:
         return file
-    path = Path(file)
-    relative = os.path.relpath(path) if path.is_absolute() else file
+    try:
+        relative = os.path.relpath(file) if Path(file).is_absolute() else file
+    except OSError:  # the program has removed the directory that we are in
+        return file
     return file if relative.startswith("..") else relative
 
 

@@ -52,8 +52,9 @@ def test_the_truth_about_a_loop_of_fills(tmp_path: Path, huge):
     found = json.loads((tmp_path / "found.json").read_text())
     # Beside those of the loop the interpreter has some, as it ends; with huge pages that shows.
     assert found["minor_faults"] == pytest.approx(true_faults, rel=0.05, abs=40)
-    # Inside the clock of the program there is a clock of ours, and whoever took the processor.
-    assert 0.5 * true_freeing < found["free_s"] <= true_freeing
+    # Our clock runs inside that of the program. Huge pages go within microseconds, so that what
+    # else the machine does in between may count for more.
+    assert (0 if huge else 0.5 * true_freeing) < found["free_s"] <= true_freeing
     (line,) = found["lines"]
     assert (line["file"], line["line"]) == (str(tmp_path / "ten.py"), 8)
     assert (line["calls"], line["bytes"]) == (10, 640 * MIB)
