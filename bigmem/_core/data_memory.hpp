@@ -59,14 +59,19 @@ class Timing {
   explicit operator bool() const { return ledger_ != nullptr; }
 
   void allocated(Entry& entry, const void* address, const Ledger::Note* moved) const {
-    if (!ledger_) return;
-    entry.noted = true;
-    ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_, moved);
+    entry.noted = ledger_ && entry.nbytes >= ledger_->min_bytes();
+    if (entry.noted)
+      ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_, moved);
   }
 
   void released(const Entry& entry, bool held_gil) const {
     if (ledger_ && entry.noted)
       ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_, held_gil);
+  }
+
+  // What the move took counts with the allocation that follows.
+  void moved(const Entry& entry) const {
+    if (ledger_ && entry.noted) ledger_->released(entry.note, entry.nbytes, begin_, 0, false);
   }
 
  private:

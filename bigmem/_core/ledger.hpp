@@ -1,8 +1,9 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "residency.hpp"
 
 namespace bigmem {
 
@@ -12,8 +13,9 @@ class Ledger {
  public:
   // What an address carries from its allocation to its release.
   struct Note {
-    std::uint32_t line = 0;           // where it was allocated
-    std::size_t small = 0, huge = 0;  // bytes that were resident at once, by kind of page
+    std::uint32_t line = 0;  // where it was allocated
+    bool looked_at = false;
+    Resident before, after;  // at its allocation and before its release, if looked at
   };
 
   virtual ~Ledger() = default;
@@ -23,7 +25,7 @@ class Ledger {
   // replaces, null where it is new.
   virtual void allocated(Note& note, const void* address, std::size_t nbytes, double begin,
                          double seconds, const Note* moved) noexcept = 0;
-  // The range is still mapped.
+  // The range is still mapped. Nothing may come of it: a range that cannot be moved stays.
   virtual void before_release(Note& note, const void* address, std::size_t nbytes) noexcept = 0;
   virtual void released(const Note& note, std::size_t nbytes, double begin, double seconds,
                         bool held_gil) noexcept = 0;

@@ -5,6 +5,7 @@
 #include "extent_map_python.hpp"
 #include "guard_python.hpp"
 #include "incidents_python.hpp"
+#include "ledger_python.hpp"
 #include "numpy_hook.hpp"
 #include "pages_python.hpp"
 #include "pressure_python.hpp"
@@ -72,7 +73,7 @@ int execute(PyObject* module) {
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
                     bigmem::add_pages_types(module) && bigmem::add_pressure_types(module) &&
                     bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module) &&
-                    bigmem::add_numpy_hook(module);
+                    bigmem::add_numpy_hook(module) && bigmem::add_ledger(module);
   return good ? 0 : -1;
 }
 

@@ -102,11 +102,13 @@ void release(const PyDataMemAllocator& functions, void* address, std::size_t hin
   if (noting) noting->before_release(entry->note, address, entry->nbytes);
   Entry taken = table.take(address);
   const Timing timing(noting ? taken.nbytes : 0);
+  // Blocks give the GIL up where their release takes time.
+  const bool held_gil = gil.had() && !taken.is_block();
   if (taken.is_block())
     let_go(taken);
   else
     numpys.free(numpys.ctx, address, taken.nbytes);
-  timing.released(taken, gil.had());
+  timing.released(taken, held_gil);
 }
 
 bool is_numpys(const PyDataMemAllocator* functions);
@@ -131,7 +133,7 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   after.nbytes = nbytes;
   *address = moved;
   if (timing && before.noted) {
-    timing.released(before, true);
+    timing.moved(before);
     timing.allocated(after, moved, &before.note);
   }
   return true;
@@ -165,8 +167,8 @@ void* outgrow(const Detour* detour, void* address, std::size_t nbytes, bool keep
   return grown;
 }
 
-void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes, bool held_gil) {
-  const Timing timing(nbytes);
+void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes) {
+  const Timing timing(std::max(entry ? entry->nbytes : 0, nbytes));
   Entry before;
   if (entry) {
     if (ledger) ledger->before_release(entry->note, address, entry->nbytes);
@@ -177,7 +179,7 @@ void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes, bool hel
     if (entry) table.insert(address, before);
     return nullptr;
   }
-  timing.released(before, held_gil);
+  timing.moved(before);
   note_plain(timing, grown, nbytes, before.noted ? &before.note : nullptr);
   return grown;
 }
@@ -198,7 +200,7 @@ void* reallocate(const Detour* detour, void* address, std::size_t nbytes) {
     if (served != Served::not_here) return grown;
   }
   if (detour) return functions.realloc(functions.ctx, address, nbytes);
-  return reallocate_plain(address, entry, nbytes, gil.had());
+  return reallocate_plain(address, entry, nbytes);
 }
 
 void* installed_malloc(void*, std::size_t nbytes) {

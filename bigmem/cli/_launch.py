@@ -59,10 +59,16 @@ def begin(config: str) -> None:
     config
         The value of `VARIABLE`.
     """
-    allocator = allocator_named(json.loads(config)["allocator"])
-    # The program's own calls of bigmem share it.
-    bigmem.set_allocator(allocator)
-    bigmem.install(allocator)
+    settings = json.loads(config)
+    if "allocator" in settings:
+        allocator = allocator_named(settings["allocator"])
+        # The program's own calls of bigmem share it.
+        bigmem.set_allocator(allocator)
+        bigmem.install(allocator)
+    if "profile" in settings:
+        from bigmem.profile import recorder
+
+        recorder.start(settings["profile"])
 
 
 def allocator_named(name: str | None) -> bigmem.Allocator:

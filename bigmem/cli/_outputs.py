@@ -1,0 +1,74 @@
+"""Output files that are checked before the work and appear whole after it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from bigmem.errors import BigmemError
+
+
+def check(target: Path) -> None:
+    """Refuse what `write` would refuse; whatever is there stays as it is.
+
+    Raises
+    ------
+    BigmemError
+        It is a directory, its folder does not exist, no permission and the like.
+    """
+    try:
+        if target.is_dir():
+            raise BigmemError(f"{target}: is a directory, but a file is to be written")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise BigmemError(f"{target}: cannot be written: permission denied")
+        if _is_replaceable(target):
+            trial = _beside(target)
+            trial.touch(exist_ok=False)
+            trial.unlink()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _refusal(target, error) from None
+
+
+def write(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file, which takes the place of an earlier one when it is complete.
+
+    Raises
+    ------
+    BigmemError
+        It cannot be written; an earlier one stays as it was.
+    """
+    try:
+        if not _is_replaceable(target):
+            with target.open("wb") as file:
+                file.writelines(pieces)
+            return
+        temporary = _beside(target)
+        try:
+            with temporary.open("xb") as file:
+                file.writelines(pieces)
+            temporary.replace(target.resolve())
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _refusal(target, error) from None
+
+
+def _is_replaceable(target: Path) -> bool:
+    """Whether it is an ordinary file or none: not a pipe or a device, which is written to."""
+    return not target.exists() or stat.S_ISREG(target.stat().st_mode)
+
+
+def _beside(target: Path) -> Path:
+    return target.resolve().with_name(f".bigmem-{secrets.token_hex(6)}.tmp")
+
+
+def _refusal(target: Path, error: Exception) -> BigmemError:
+    reason = (
+        os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else error
+    )
+    return BigmemError(f"{target}: cannot be written: {reason}")

@@ -1,0 +1,213 @@
+"""`bigmem profile` as a user runs it."""
+
+import importlib.util
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from profiled import MIB
+
+from bigmem.cli import _child, main
+
+TEN = """\
+import resource, time
+import numpy as np
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+nbytes, freeing = 64 << 20, 0.0
+before = faults()
+for _ in range(10):
+    array = np.empty(nbytes, np.uint8)
+    array.fill(1)
+    begin = time.perf_counter()
+    del array
+    freeing += time.perf_counter() - begin
+print(faults() - before, freeing)
+"""
+
+
+def command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-m", "bigmem", "profile", *words],
+        **{"capture_output": True, "text": True, "timeout": 120, "check": False, **options},
+    )
+
+
+@pytest.mark.parametrize("huge", [False, True])
+def test_the_truth_about_a_loop_of_fills(tmp_path: Path, huge):
+    (tmp_path / "ten.py").write_text(TEN)
+    done = command(
+        *("--json", "found.json", "-o", "trace.json", "--png", "picture.png", "ten.py"),
+        cwd=tmp_path,
+        env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": str(int(huge))},
+    )
+    assert done.returncode == 0, done.stderr
+    true_faults, true_freeing = (float(word) for word in done.stdout.split())
+    found = json.loads((tmp_path / "found.json").read_text())
+    # Beside those of the loop the interpreter has some, as it ends; with huge pages that shows.
+    assert found["minor_faults"] == pytest.approx(true_faults, rel=0.05, abs=40)
+    # Our clock runs inside that of the program. Huge pages go within microseconds, so that what
+    # else the machine does in between may count for more.
+    assert (0 if huge else 0.5 * true_freeing) < found["free_s"] <= true_freeing
+    (line,) = found["lines"]
+    assert (line["file"], line["line"]) == (str(tmp_path / "ten.py"), 8)
+    assert (line["calls"], line["bytes"]) == (10, 640 * MIB)
+    assert line["small_faults"] + line["huge_faults"] == pytest.approx(true_faults, rel=0.05)
+    assert found["tax_s"] == pytest.approx(found["alloc_s"] + found["free_s"] + found["fault_s"])
+    assert 0 < found["fault_s"] < found["wall_s"]
+    assert "ten.py:8  array = np.empty(nbytes, np.uint8)" in done.stderr
+    assert "What each release policy would save" in done.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["name"] == "allocate" for event in events) == 10
+    assert sum(event["name"] == "resident bytes" for event in events) > 1
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_program_notices_nothing(tmp_path: Path):
+    program = "import sys, os; print(sys.argv, input()); print('told', file=sys.stderr); exit(5)"
+    done = command(
+        *("--json", "j.json", "-c", program, "-x", "--json", "mine"), input="in\n", cwd=tmp_path
+    )
+    assert done.returncode == 5
+    assert done.stdout == "['-c', '-x', '--json', 'mine'] in\n"
+    assert done.stderr == (
+        "told\nbigmem: NumPy was not imported: there are no arrays to account for\n"
+    )
+    found = json.loads((tmp_path / "j.json").read_text())
+    assert found.pop("wall_s") > 0
+    assert found.pop("lines") == []
+    assert not any(found.values())
+
+
+def test_a_program_on_an_allocator():
+    program = "import numpy as np, bigmem\na = np.ones(1 << 20)\nprint(bigmem.stats().allocations)"
+    done = command("--allocator", "recycle", "-c", program)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "The memory tax that is left: recycle" in done.stderr
+
+
+REFUSALS = {
+    "no folder": (["-o", "missing/trace.json"], "missing/trace.json: cannot be written"),
+    "a folder": (["--json", "."], "is a directory"),
+    "under a file": (["--png", "kept.json/picture.png"], "cannot be written"),
+    "no allocator": (["--allocator", "nope"], "no allocator called 'nope'"),
+}
+
+
+@pytest.mark.parametrize(("options", "reason"), REFUSALS.values(), ids=REFUSALS)
+def test_what_would_fail_afterwards_is_refused_before(
+    options, reason, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept.json").write_text("as it was")
+    code = main(["profile", "--json", "kept.json", *options, "-c", "open('ran', 'w')"])
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert reason in err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+    assert (tmp_path / "kept.json").read_text() == "as it was"
+
+
+def test_a_picture_without_matplotlib_is_refused_before(tmp_path, monkeypatch, capfd):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", "--png", "picture.png", "-c", "open('ran', 'w')"]) == 2
+    assert capfd.readouterr().err == "bigmem: --png needs matplotlib, which is not installed\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_after_all_is_told(tmp_path: Path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    program = f"import os; os.rmdir({str(folder)!r})"
+    done = command("--json", str(folder / "j.json"), "-c", program)
+    assert done.returncode == 2
+    assert f"bigmem: {folder / 'j.json'}: cannot be written" in done.stderr
+
+
+def test_a_device_is_written_to():
+    done = command("--json", "/dev/stdout", "-c", "pass")
+    assert json.loads(done.stdout)["minor_faults"] == 0
+
+
+READY = "import time; print('ready', flush=True); time.sleep(60)"
+CATCHES = f"""
+import signal
+def stop(number, frame):
+    print("caught", number, flush=True)
+    raise SystemExit(3)
+for number in (2, 15, 1, 10):
+    signal.signal(number, stop)
+{READY}
+"""
+
+
+def ended(program: str, number: int) -> tuple[int, str]:
+    """The end of a program in `_child`'s care after a signal to that, and what it printed."""
+    code = (
+        "import os, sys; from bigmem.cli import _child; ended = _child.run("
+        "[sys.executable, '-c', sys.argv[1]], os.environ); sys.exit(_child.end_alike(ended.status))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    return process.returncode, out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signals_are_passed_on(number):
+    assert ended(READY, number) == (-number, "")
+    assert ended(CATCHES, number) == (3, f"caught {int(number)}\n")
+
+
+def test_a_key_of_the_terminal_reaches_the_program_once():
+    """The terminal sends it to both; a second one would break into what follows the first."""
+    program = """
+import time
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    print("calm", flush=True)
+"""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "bigmem", "profile", "-c", program])
+    seen = b""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            seen += os.read(terminal, 1000)
+        except OSError:  # so a terminal tells that nobody is left
+            break
+        if seen.count(b"ready") and b"^C" not in seen:
+            os.write(terminal, b"\x03")
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert b"calm" in seen
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_program_that_cannot_be_started():
+    with pytest.raises(FileNotFoundError):
+        _child.run(["/nowhere/python"], os.environ)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
