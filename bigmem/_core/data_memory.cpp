@@ -143,7 +143,7 @@ PyObject* make_block(const Route& route, std::size_t nbytes, bool zeroed, bool k
 }  // namespace
 
 Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address,
-             const Ledger::Note* moved) {
+             const Ledger::Note* moved, std::size_t spare) {
   if (!route || nbytes < route->min_bytes || inside || WithGil::finalizing())
     return Served::not_here;
   SavedError saved;
@@ -151,7 +151,11 @@ Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil,
   // Another one may be installed while this one is at work.
   const Route mine(route->allocator, route->quick, route->quick_most, route->min_bytes);
   const Timing timing(nbytes);
-  PyObject* block = make_block(mine, nbytes, zeroed, keep_gil);
+  PyObject* block = make_block(mine, nbytes + spare, zeroed, keep_gil);
+  if (!block && spare && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+    PyErr_Clear();
+    block = make_block(mine, nbytes, zeroed, keep_gil);
+  }
   Entry entry;
   const bool accepted = block && accept(mine, block, nbytes, entry);
   Py_XDECREF(block);  // the view holds it
