@@ -137,7 +137,7 @@ class Command:
         parser = Parser(prog=self.name, description=self.description)
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         for name, module in self._verbs():
-            summary = (module.__doc__ or "").splitlines()[0]
+            summary = (module.__doc__ or "").partition("\n")[0]  # none under python -OO
             verb = verbs.add_parser(name, help=summary, description=summary)
             module.configure(verb)
             verb.set_defaults(run=module.run)

@@ -97,7 +97,7 @@ def test_options_that_keep_us_out_are_refused(programs, option):
     assert programs.finish(programs.start(words)) == (2, "", told)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_process_becomes_the_program(programs, number):
     script = programs.write(
         "a.py",
@@ -122,7 +122,7 @@ def test_the_process_becomes_the_program(programs, number):
 
 def test_a_whole_run(programs):
     programs.write("package/__main__.py", "import sys; sys.exit(print(sys.flags, sys.argv[1:]))")
-    python = [sys.executable, "-uO", "-W", "error", "-X", "importtime"]
+    python = [sys.executable, "-uOO", "-W", "error", "-X", "importtime"]
     plain, hooked = (
         programs.finish(programs.start([*python, *middle, "-m", "package", "x"]))
         for middle in ([], ["-m", "bigmem", "run", "--allocator", "mapped"])

@@ -54,9 +54,9 @@ class _Watch:
     def _follow(self, loader: "Loader") -> None:
         """Notice what the loader executes; it stays the object that others know."""
         attributes = getattr(loader, "__dict__", None)
-        if not isinstance(attributes, dict) or "exec_module" in attributes:
+        execute = getattr(loader, "exec_module", None)
+        if not isinstance(attributes, dict) or execute is None or "exec_module" in attributes:
             return
-        execute = loader.exec_module
 
         def exec_module(module: "ModuleType") -> None:
             execute(module)
@@ -119,6 +119,9 @@ def _is_main_interpreter() -> bool:
 
 
 def _tell(problem: str) -> None:
-    if sys.stderr is not None:
-        line = " ".join(problem.split())
+    import contextlib
+
+    line = " ".join(problem.split())
+    # There may be no standard error, and it may be full or closed.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"bigmem: the program runs without the hook: {line}\n")
