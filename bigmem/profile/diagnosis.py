@@ -67,15 +67,16 @@ def _measure_pages(tell: Callable[[str], None]) -> Measured:
         tell("small pages")
         small = costs.page_costs(nbytes, huge=False, seconds=_REGIME_SECONDS)
         tell("huge pages")
-        share = 0.0
         if osmem.huge_pages_work():
             huge = costs.page_costs(nbytes, huge=True, seconds=_REGIME_SECONDS)
             share = huge.huge_share
+        else:
+            share = 0.0
         if nbytes >= _TELLING:
             tell("NumPy's own pages")
             numpy_share = costs.numpy_huge_share(nbytes)
     except (OSError, MemoryError) as error:
-        note = f"Not everything could be measured: {error}."
+        note = f"Not everything could be measured: {str(error) or 'no memory'}."
     if share is not None and share < costs.MOST_PAGES:
         huge = None
     return Measured(small, huge, share, numpy_share, costs.FULL_SIZE, note)

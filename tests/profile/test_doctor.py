@@ -19,6 +19,7 @@ from doctor_figures import (
     MIB,
     NO_GPU,
     NO_HUGE,
+    SMALL,
     gpus,
     machines,
     measurements,
@@ -30,7 +31,7 @@ from bigmem.cli import doctor
 from bigmem.pressure import Group
 from bigmem.profile import diagnosis
 from bigmem.profile.advice import advise
-from bigmem.profile.costs import Measured
+from bigmem.profile.costs import Measured, PageCosts
 from bigmem.profile.diagnosis import Diagnosis
 from bigmem.profile.doctor_report import headline, plain, print_with_colours, sections
 from bigmem.profile.gpu import GpuReport
@@ -271,12 +272,22 @@ def test_progress_is_for_terminals_and_leaves_nothing_behind(
         assert told == "" if not stream.isatty() else told.endswith("\r\x1b[K")
 
 
-def test_what_no_memory_can_be_had_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [(OSError(12, "Cannot allocate memory"), "Cannot all"), (MemoryError(), "no")],
+)
+def test_what_no_memory_can_be_had_for_is_told(
+    error: Exception, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_huge(nbytes: int, *, huge: bool, seconds: float) -> PageCosts:
+        if huge:
+            raise error
+        return SMALL
 
-    monkeypatch.setattr(diagnosis.costs, "page_costs", refuse)
+    monkeypatch.setattr(diagnosis.osmem, "huge_pages_work", lambda: True)
+    monkeypatch.setattr(diagnosis.costs, "page_costs", refuse_huge)
     measured = diagnosis._measure_pages(lambda doing: None)
-    assert measured.small is None
+    # Unmeasured is not refused.
+    assert (measured.small, measured.huge, measured.huge_share) == (SMALL, None, None)
     assert measured.note is not None
-    assert "Cannot allocate memory" in measured.note
+    assert note in measured.note
