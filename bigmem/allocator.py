@@ -49,7 +49,8 @@ class AllocatorStats:
     reclaimed
         Given back to the operating system so far.
     allocate_seconds, release_seconds
-        Time that callers spent in allocations (mapping and clearing, not first touch) and releases.
+        Time that callers spent in allocations (mapping and clearing, not first touch) and releases,
+        growing and shrinking a block included.
     reclaim_seconds
         Time that worker threads spent reclaiming.
     waits, wait_seconds

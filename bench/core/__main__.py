@@ -22,12 +22,15 @@ from bench.core.pages import CLEARING, PREFAULT
 from bench.core.processes import EXIT, FORK
 from bench.core.quiet import QUIET, RECLAIM
 from bench.core.report import markdown
+from bench.core.resize import RESIZE
 from bench.core.scale import FULL, QUICK, Scale
 from bench.core.steps import MIXED, STEPS
 from bigmem import osmem
 from bigmem.sizes import parse_size
 
-ORDER = (RELEASE, HUNGRY, ALLOCATE, STEPS, MIXED, QUIET, RECLAIM, FORK, EXIT, CLEARING, PREFAULT)
+ORDER = (
+    RELEASE, HUNGRY, ALLOCATE, RESIZE, STEPS, MIXED, QUIET, RECLAIM, FORK, EXIT, CLEARING, PREFAULT
+)  # fmt: skip
 FIGURES = {figure.name: figure for figure in ORDER}
 SHARE_OF_AVAILABLE = 0.6
 

@@ -13,6 +13,8 @@ class Scale:
     ----------
     calls
         Sizes whose release and allocation are timed, each with its number of repetitions.
+    resized
+        Size of a block that grows by half.
     result, steps
         Of the step loop: size of one result, and number of timed iterations.
     idle
@@ -41,6 +43,7 @@ class Scale:
         (4 * GIB, 3),
         (16 * GIB, 1),
     )
+    resized: int = GIB
     result: int = 512 * MIB
     steps: int = 15
     idle: float = 12.0
@@ -63,6 +66,7 @@ class Scale:
             **{
                 **self.__dict__,
                 "calls": tuple(calls.items()),
+                "resized": min(self.resized, nbytes // 5 * 2),
                 "result": min(self.result, nbytes // 4),
                 "mixed_largest": min(self.mixed_largest, nbytes // 20),
                 "reclaimed": min(self.reclaimed, nbytes * 2 // 3),
@@ -76,6 +80,7 @@ class Scale:
 FULL = Scale()
 QUICK = Scale(
     calls=((MIB, 20), (8 * MIB, 3)),
+    resized=32 * MIB,
     result=8 * MIB,
     steps=3,
     idle=0.2,

@@ -40,12 +40,17 @@ class AddressTable {
     return std::move(node.mapped());
   }
 
-  // Files an entry under another address; needs no memory.
-  Entry& move(const void* from, const void* to) {
-    auto node = entries_.extract(from);
-    node.key() = to;
-    counter(to).fetch_add(1, std::memory_order_relaxed);
-    counter(from).fetch_sub(1, std::memory_order_relaxed);
+  // An entry taken out, to be filed again under the same address or another: needs no memory.
+  using Node = typename std::unordered_map<const void*, Entry>::node_type;
+
+  Node lift(const void* address) {
+    counter(address).fetch_sub(1, std::memory_order_relaxed);
+    return entries_.extract(address);
+  }
+
+  Entry& file(const void* address, Node node) {
+    node.key() = address;
+    counter(address).fetch_add(1, std::memory_order_relaxed);
     return entries_.insert(std::move(node)).position->second;
   }
 

@@ -1,7 +1,6 @@
 #include "arena.hpp"
 
 #include <sys/resource.h>
-#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 
 #include "clearing.hpp"
 #include "clock.hpp"
+#include "memory_limit.hpp"
 
 namespace bigmem {
 namespace {
@@ -17,20 +17,12 @@ namespace {
 // What a block leaves of its last huge page is there for small blocks only: it may be as much as
 // one part in so many of the block, unless huge pages were asked for.
 constexpr std::size_t huge_rest = 4;
-// Blocks of at least this size look at the process's memory limit before they take fresh memory.
-constexpr std::size_t looks_at_limit = std::size_t{32} << 20;
 constexpr std::size_t first_small_chunk = std::size_t{16} << 20;
 constexpr std::size_t first_huge_chunk = std::size_t{256} << 20;
 // Under a limit on the address range regions are as small as this.
 constexpr std::size_t small_region = std::size_t{64} << 20;
 // Bytes populated by one call, so that others who map memory wait no longer than that takes.
 constexpr std::size_t populate_step = std::size_t{16} << 20;
-
-std::size_t physical_memory() {
-  struct sysinfo info;
-  if (sysinfo(&info) != 0) return std::size_t{64} << 30;
-  return (std::size_t{info.totalram} + info.totalswap) * info.mem_unit;
-}
 
 bool address_range_is_limited() {
   rlimit limit;
@@ -98,17 +90,23 @@ std::size_t Arena::resident() const {
          bytes(State::warm) + bytes(State::lazy);
 }
 
-// Brings nodes for the map, from outside the lock. False when there is no memory even for that.
-bool Arena::refill(Zone& zone) noexcept {
+// Brings nodes for the map, from outside the lock. Not locked when there is no memory even for
+// that.
+std::unique_lock<std::mutex> Arena::lock_with_nodes(Zone& zone) noexcept {
   std::unique_lock lock(mutex_);
   while (!zone.map.has_nodes()) {
     lock.unlock();
     void* slab = ExtentMap::new_slab();
-    if (!slab) return false;
+    if (!slab) return {};
     lock.lock();
     zone.map.donate(slab);
   }
-  return true;
+  return lock;
+}
+
+void Arena::note_peaks() noexcept {
+  counters_.peak_live = std::max(counters_.peak_live, bytes(State::live));
+  counters_.peak_resident = std::max(counters_.peak_resident, resident());
 }
 
 // Called with the lock held and nodes at hand. `fresh` permits taking memory that is clean.
@@ -131,8 +129,7 @@ Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignmen
     }
   }
   if (found.from == State::warm) ++counters_.warm_hits;
-  counters_.peak_live = std::max(counters_.peak_live, bytes(State::live));
-  counters_.peak_resident = std::max(counters_.peak_resident, resident());
+  note_peaks();
   contents = {!found.zero, found.from == State::clean};
   lease.address = reinterpret_cast<void*>(found.extent->begin);
   lease.token = found.extent;
@@ -194,8 +191,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
                                         : Attempt::need_nodes;
     }
     if (attempted == Attempt::need_headroom) {
-      if (zone == &huge_) replace_small_pages(size);
-      Reclaimer::make_headroom(size);
+      prepare_for_fresh(*zone, size);
       fresh = true;
       continue;
     }
@@ -221,6 +217,12 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
   }
 }
 
+// Large blocks may not have fresh memory before that.
+void Arena::prepare_for_fresh(Zone& zone, std::size_t nbytes) noexcept {
+  if (&zone == &huge_) replace_small_pages(nbytes);
+  Reclaimer::make_headroom(nbytes);
+}
+
 // A large block is about to get fresh huge pages: as much warm memory of small pages goes back, or
 // many small blocks followed by a large one would occupy twice the memory.
 void Arena::replace_small_pages(std::size_t nbytes) noexcept {
@@ -229,6 +231,17 @@ void Arena::replace_small_pages(std::size_t nbytes) noexcept {
     if (!extent) return;
     done += reclaim_extent(extent, Goal::clean, Advice::dontneed).tried;
   }
+}
+
+// The size of a region that is to hold so much at least, and `roomy` where address range is free.
+std::size_t Arena::region_for(const Zone& zone, std::size_t least, std::size_t roomy) {
+  if (config_.mapping_per_block) return least;
+  // A limit may have come since the last region.
+  if (address_range_is_limited()) unmap_when_clean_ = true;
+  const std::size_t wanted = config_.reserve     ? config_.reserve
+                             : unmap_when_clean_ ? small_region
+                                                 : roomy;
+  return std::max(round_up(wanted, zone.unit), least);
 }
 
 // Reserves one more region and serves the request from it, before anyone else can.
@@ -241,15 +254,7 @@ Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, 
     return pages.reserve(pages.context, nbytes, std::max(alignment, border), zone.page);
   };
   const std::size_t least = round_up(size, zone.unit);
-  std::size_t region = least;
-  if (!config_.mapping_per_block) {
-    // A limit may have come since the last region.
-    if (address_range_is_limited()) unmap_when_clean_ = true;
-    const std::size_t wanted = config_.reserve     ? config_.reserve
-                               : unmap_when_clean_ ? small_region
-                                                   : ample;
-    region = std::max(round_up(wanted, zone.unit), least);
-  }
+  std::size_t region = region_for(zone, least, ample);
   void* begin = reserve(region);
   if (!begin && region > least) {
     unmap_when_clean_ = true;

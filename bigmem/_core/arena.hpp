@@ -19,6 +19,9 @@ namespace bigmem {
 constexpr std::size_t huge_unit = std::size_t{2} << 20;
 constexpr std::size_t small_unit = 4096;
 
+// Blocks of at least this size look at the process's memory limit before they take fresh memory.
+constexpr std::size_t looks_at_limit = std::size_t{32} << 20;
+
 inline std::size_t round_up(std::size_t size, std::size_t unit) {
   return (size + unit - 1) / unit * unit;
 }
@@ -77,6 +80,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   bool release(void* token, bool fenced) noexcept override;
   bool unfence(void* token) noexcept override;
   void settle(void* token) noexcept override;
+  Resized resize(Lease& lease, std::size_t nbytes, bool may_block) noexcept override;
 
   // The latest release so far, for drain().
   std::uint64_t ticket() noexcept;
@@ -119,6 +123,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   };
 
   void rouse() noexcept;
+  void note_peaks() noexcept;
   Zone& zone_for(std::size_t nbytes);
   Zone& zone_of(const Extent* extent) { return extent->map == &huge_.map ? huge_ : small_; }
   State released_state() const;
@@ -147,7 +152,15 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
                Contents& contents);
   bool commit(Extent* extent) noexcept;
-  bool refill(Zone& zone) noexcept;
+  bool refill(Zone& zone) noexcept { return lock_with_nodes(zone).owns_lock(); }
+  std::unique_lock<std::mutex> lock_with_nodes(Zone& zone) noexcept;
+  void prepare_for_fresh(Zone& zone, std::size_t nbytes) noexcept;
+  std::size_t region_for(const Zone& zone, std::size_t least, std::size_t roomy);
+  Resized shrink_block(Extent* extent, std::size_t size, bool may_block) noexcept;
+  Resized grow_block(Lease& lease, std::size_t size, bool fresh, bool may_block) noexcept;
+  void make_room(std::size_t nbytes) noexcept;
+  bool commit_growth(Extent* extent, std::size_t before) noexcept;
+  bool move_block(Lease& lease, std::size_t size) noexcept;
   Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
   Reclaimed reclaim_extent(Extent* extent, Goal goal, Advice advice) noexcept;
   static void adapt_chunk(Zone& zone, std::size_t size, double seconds) noexcept;
@@ -174,6 +187,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::uint64_t serial_ = 0;
   std::size_t uncredited_ = 0;  // out of the maps, but not yet unmapped
   std::atomic<bool> retired_{false};
+  bool moved_ = false;  // some block has a region of its own
 };
 
 }  // namespace bigmem

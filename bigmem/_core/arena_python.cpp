@@ -216,6 +216,7 @@ PyObject* arena_allocate(PyArena* self, PyObject* args) {
   if (result == Arena::Result::out_of_memory)
     return PyErr_Format(out_of_memory, "the system refused %zd bytes", nbytes);
   lease.source = self->arena;
+  lease.alignment = static_cast<std::size_t>(alignment);
   if (prefault && contents.fresh) {
     WithoutGil nogil;
     arena.populate(lease);

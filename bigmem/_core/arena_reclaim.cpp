@@ -131,7 +131,8 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
     unmap = size;
   } else {
     Extent* merged = map.finish(extent, outcome);
-    if (clean && (unmap_when_clean_ || retired_) && map.covers_region(merged)) {
+    const bool spare = moved_ && map.regions() > 1;
+    if (clean && (unmap_when_clean_ || retired_ || spare) && map.covers_region(merged)) {
       begin = merged->begin;
       unmap = merged->size;
       map.remove(merged);

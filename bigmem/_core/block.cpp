@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "clock.hpp"
+#include "memory_limit.hpp"
 #include "structmember.h"
 
 namespace bigmem {
@@ -32,6 +33,7 @@ struct Block {
   Py_ssize_t backing;    // what stands on its memory: blocks, and ranges in quarantine
   Block *newer, *older;  // among the living
   bool released;
+  bool resizing;  // by a thread that has given up the GIL
   Holding holding;
 };
 
@@ -191,6 +193,7 @@ Block* create(PyObject* allocator) {
   self->fenced_in = 0;
   self->backing = 0;
   self->released = true;  // until it owns something
+  self->resizing = false;
   return self;
 }
 
@@ -241,9 +244,10 @@ int block_traverse(Block* self, visitproc visit, void* arg) {
 }
 
 int block_getbuffer(Block* self, Py_buffer* view, int flags) {
-  if (self->released) {
+  if (self->released || self->resizing) {
     view->obj = nullptr;
-    PyErr_SetString(PyExc_BufferError, "this block has been released");
+    PyErr_SetString(PyExc_BufferError, self->released ? "this block has been released"
+                                                      : "this block is being resized");
     return -1;
   }
   if (PyBuffer_FillInfo(view, reinterpret_cast<PyObject*>(self), self->address, self->nbytes, 0,
@@ -259,6 +263,8 @@ PyObject* block_release(Block* self, PyObject*) {
   if (self->exports > 0)
     return PyErr_Format(invalid_release, "block of %zd bytes is still viewed by %zd buffer%s",
                         self->nbytes, self->exports, self->exports == 1 ? "" : "s");
+  if (self->resizing)
+    return PyErr_Format(invalid_release, "block of %zd bytes is being resized", self->nbytes);
   if (!self->released) {
     cease_to_live(self);
     let_go(self);
@@ -393,12 +399,32 @@ PyObject* new_block_over(PyObject* buffer, Py_ssize_t offset, Py_ssize_t nbytes,
   return reinterpret_cast<PyObject*>(self);
 }
 
+bool resize_block(PyObject* block, std::size_t nbytes) {
+  auto* self = reinterpret_cast<Block*>(block);
+  Lease& lease = self->holding.lease;
+  if (self->released || self->resizing || self->exports > 1 || self->backing || self->fences ||
+      !lease)
+    return false;
+  // As in an allocation: the system might grant more than there is, and kill us on touch.
+  if (nbytes > lease.nbytes && nbytes > physical_memory()) return false;
+  auto resized = lease.source->resize(lease, nbytes, false);
+  if (resized == Source::Resized::would_block) {
+    self->resizing = true;
+    {
+      WithoutGil nogil;
+      resized = lease.source->resize(lease, nbytes, true);
+    }
+    self->resizing = false;
+  }
+  self->address = lease.address;
+  self->nbytes = static_cast<Py_ssize_t>(lease.nbytes);
+  return resized == Source::Resized::done;
+}
+
 Range range_of(PyObject* block) {
   const auto* self = reinterpret_cast<Block*>(block);
   return {reinterpret_cast<std::uintptr_t>(self->address), static_cast<std::size_t>(self->nbytes)};
 }
-
-bool resize_block(PyObject*, std::size_t) { return false; }
 
 void begin_backing(PyObject* block) { ++reinterpret_cast<Block*>(block)->backing; }
 

@@ -22,6 +22,12 @@ struct Origin {
 PyObject* new_block_over(PyObject* buffer, Py_ssize_t offset, Py_ssize_t nbytes,
                          PyObject* allocator, Origin origin);
 
+// Changes the size of a block that one buffer views at most, whose view is void afterwards. The
+// contents up to the smaller size stay; the address may change. False when the block's source
+// cannot do that for less than a copy, or the block is fenced or backs something else: nothing has
+// changed then. Gives the GIL up around system calls.
+bool resize_block(PyObject* block, std::size_t nbytes);
+
 struct Range {
   std::uintptr_t begin;
   std::size_t nbytes;
@@ -29,11 +35,6 @@ struct Range {
 
 bool is_block(PyObject* object);
 Range range_of(PyObject* block);
-
-// Changes the size of a block that one buffer views at most, keeping the contents up to the smaller
-// size; its address may change. False when its source cannot do that cheaply: nothing has changed
-// then. Needs the GIL, which it gives up around system calls.
-bool resize_block(PyObject* block, std::size_t nbytes);
 
 // Whether the memory of a block backs something else now: live_blocks() leaves it out while it
 // does. Counted.

@@ -9,6 +9,10 @@ enum class State : std::uint8_t { live, pending, reclaiming, warm, lazy, clean }
 constexpr std::size_t state_count = 6;
 constexpr std::size_t index_of(State state) { return static_cast<std::size_t>(state); }
 
+inline std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+
 class AgeList;
 class ExtentMap;
 
@@ -34,6 +38,13 @@ struct Extent {
 
   std::uintptr_t end() const { return begin + size; }
 };
+
+inline void link(Extent* before, Extent* extent, Extent* after) {
+  extent->before = before;
+  extent->after = after;
+  if (before) before->after = extent;
+  if (after) after->before = extent;
+}
 
 // Extents in the order in which they came, the oldest first.
 class AgeList {

@@ -5,21 +5,6 @@
 #include <utility>
 
 namespace bigmem {
-namespace {
-
-std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) {
-  return (value + alignment - 1) & ~(alignment - 1);
-}
-
-void link(Extent* before, Extent* extent, Extent* after) {
-  extent->before = before;
-  extent->after = after;
-  if (before) before->after = extent;
-  if (after) after->before = extent;
-}
-
-}  // namespace
-
 struct ExtentMap::Slab {
   static constexpr std::size_t count = 64;
   Slab* next = nullptr;
@@ -142,14 +127,23 @@ Extent* ExtentMap::add_region(std::uintptr_t begin, std::size_t size, bool zero)
   extent->size = size;
   extent->zero = zero;
   enter(extent);
+  ++regions_;
   return extent;
 }
 
 void ExtentMap::remove(Extent* extent) {
   leave(extent);
+  detach(extent);
+  free_extent(extent);
+}
+
+// From its region, of which at most two are left.
+void ExtentMap::detach(Extent* extent) {
   if (extent->before) extent->before->after = nullptr;
   if (extent->after) extent->after->before = nullptr;
-  free_extent(extent);
+  regions_ += (extent->before != nullptr) + (extent->after != nullptr);
+  --regions_;
+  extent->before = extent->after = nullptr;
 }
 
 // `granularity` is what every extent of the tree is a multiple of.
@@ -258,6 +252,11 @@ Extent* ExtentMap::reduce(Extent* extent) {
 
 Extent* ExtentMap::release(Extent* extent, State to, double now, std::uint64_t serial) {
   leave(extent);
+  return end_life(extent, to, now, serial);
+}
+
+// Of an extent in no index.
+Extent* ExtentMap::end_life(Extent* extent, State to, double now, std::uint64_t serial) {
   if (!reduce(extent)) return nullptr;
   if (to == State::warm && extent->shared) to = State::pending;
   extent->since = extent->oldest = now;

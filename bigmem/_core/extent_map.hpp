@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "extent.hpp"
 
@@ -42,19 +43,27 @@ class ExtentMap {
   ExtentMap(const ExtentMap&) = delete;
   ExtentMap& operator=(const ExtentMap&) = delete;
 
-  // Extents are made from slabs which the caller allocates, outside any lock. add_region, allocate
-  // and take need has_nodes(), which the first two may share; what ends an extent's life has what
-  // it may need set aside.
+  // Extents are made from slabs which the caller allocates, outside any lock. add_region, allocate,
+  // take, move, grow and shrink need has_nodes(), which the first two may share; what ends an
+  // extent's life has what it may need set aside.
   static void* new_slab() noexcept;
   bool has_nodes() const { return spare_count_ >= nodes_per_call + reserved_; }
   std::size_t spare_nodes() const { return spare_count_; }
   std::size_t reserved_nodes() const { return reserved_; }
   void donate(void* slab);
+  // has_nodes() leaves so many more to a call that is to come, and must not fail, until that puts
+  // them back.
+  void set_aside(std::size_t nodes) { reserved_ += nodes; }
+  void put_back(std::size_t nodes) { reserved_ -= nodes; }
 
   // Begin and size are multiples of the unit.
   Extent* add_region(std::uintptr_t begin, std::size_t size, bool zero);
   // The range leaves the map; what lies on either side are separate regions from now on.
   void remove(Extent* extent);
+  // A live extent of whole units has left its range, as in remove(), and is at the beginning of a
+  // new region of that size.
+  void move(Extent* extent, std::uintptr_t begin, std::size_t size, bool zero);
+  std::size_t regions() const { return regions_; }
 
   // Best fit for a multiple of the page. Less than a unit comes from fragments alone; the rest, on
   // a border between units, from the smallest warm, else lazy, else (if `clean` permits) clean
@@ -69,6 +78,16 @@ class ExtentMap {
   // Pending, but not to be touched before unfence() says to which state it goes.
   void park(Extent* extent, double now, std::uint64_t serial);
   Extent* unfence(Extent* extent, State to, double now);
+
+  // How many clean bytes a live extent would take to be of this size, which is larger than its own,
+  // where it is: nothing if what follows does not let it. That must be warm or lazy, or clean if
+  // `clean` permits, in no more pieces than one call may look at, and as shared as the extent.
+  std::optional<std::size_t> clean_to_grow(const Extent* extent, std::size_t size,
+                                           bool clean = true) const;
+  // After clean_to_grow() has said that it can. Takes what allocate() would have taken.
+  void grow(Extent* extent, std::size_t size);
+  // A live extent keeps its first bytes; the rest ends as in release().
+  Extent* shrink(Extent* extent, std::size_t size, State to, double now, std::uint64_t serial);
 
   // The oldest extent of that kind, of at most `limit` bytes (a multiple of the unit), for the
   // caller to reclaim and to finish(); null if there is none.
@@ -104,7 +123,10 @@ class ExtentMap {
   static constexpr int alignment_tries = 8;
   // Extents looked at by one call of due(), so that no call is long.
   static constexpr int ageing_per_call = 64;
+  // Extents that one call of grow() takes in, for the same reason.
+  static constexpr int taken_per_call = 64;
 
+  void detach(Extent* extent);
   Extent* new_extent();
   void free_extent(Extent* extent);
   bool is_fragment(const Extent* extent) const {
@@ -123,6 +145,7 @@ class ExtentMap {
   Extent* cut(Extent* extent, std::uintptr_t at);
   Extent* copy_range(const Extent* from, std::uintptr_t begin, std::size_t size);
   Extent* reduce(Extent* extent);
+  Extent* end_life(Extent* extent, State to, double now, std::uint64_t serial);
   Extent* merge_around(Extent* extent);
   bool mergeable(const Extent* one, const Extent* other) const;
   void absorb(Extent* extent, Extent* neighbour);
@@ -147,6 +170,7 @@ class ExtentMap {
   Extent* spare_ = nullptr;
   std::size_t spare_count_ = 0;
   std::size_t reserved_ = 0;  // how many of them are set aside
+  std::size_t regions_ = 0;
   Slab* slabs_ = nullptr;
   std::uint32_t random_ = 2463534242u;
 };

@@ -90,6 +90,22 @@ PyObject* map_remove(PyExtentMap* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* map_move(PyExtentMap* self, PyObject* args) {
+  unsigned long long begin, to;
+  Py_ssize_t size;
+  int zero;
+  if (!PyArg_ParseTuple(args, "KKnp:move", &begin, &to, &size, &zero) || !ready(self))
+    return nullptr;
+  Extent* extent = find(self, begin);
+  if (!extent) return nullptr;
+  self->map->move(extent, to, size, zero);
+  Py_RETURN_NONE;
+}
+
+PyObject* map_regions(PyExtentMap* self, PyObject*) {
+  return PyLong_FromSize_t(self->map->regions());
+}
+
 PyObject* map_allocate(PyExtentMap* self, PyObject* args) {
   Py_ssize_t size, alignment;
   int clean;
@@ -112,6 +128,33 @@ PyObject* map_release(PyExtentMap* self, PyObject* args) {
   Extent* extent = find(self, begin);
   if (!extent) return nullptr;
   return range(self->map->release(extent, to, now, serial));
+}
+
+PyObject* map_grow(PyExtentMap* self, PyObject* args) {
+  unsigned long long begin;
+  Py_ssize_t size;
+  int clean;
+  if (!PyArg_ParseTuple(args, "Knp:grow", &begin, &size, &clean) || !ready(self)) return nullptr;
+  Extent* extent = find(self, begin);
+  if (!extent) return nullptr;
+  const auto fresh = self->map->clean_to_grow(extent, size, clean);
+  if (!fresh) Py_RETURN_NONE;
+  self->map->grow(extent, size);
+  return PyLong_FromSize_t(*fresh);
+}
+
+PyObject* map_shrink(PyExtentMap* self, PyObject* args) {
+  unsigned long long begin, serial;
+  Py_ssize_t size;
+  const char* name;
+  double now;
+  State to;
+  if (!PyArg_ParseTuple(args, "KnsdK:shrink", &begin, &size, &name, &now, &serial) ||
+      !parse_state(name, &to) || !ready(self))
+    return nullptr;
+  Extent* extent = find(self, begin);
+  if (!extent) return nullptr;
+  return range(self->map->shrink(extent, size, to, now, serial));
 }
 
 PyObject* map_park(PyExtentMap* self, PyObject* args) {
@@ -221,11 +264,18 @@ PyCFunction method() {
 PyMethodDef methods[] = {
     {"add_region", method<map_add_region>(), METH_VARARGS, "add_region(begin, size, zero)\n--\n"},
     {"remove", method<map_remove>(), METH_VARARGS, "remove(begin)\n--\n"},
+    {"move", method<map_move>(), METH_VARARGS, "move(begin, to, size, zero)\n--\n"},
+    {"regions", method<map_regions>(), METH_NOARGS, "regions()\n--\n"},
     {"allocate", method<map_allocate>(), METH_VARARGS,
      "allocate(size, alignment, clean)\n--\n\n(begin, state it came from, whether zero) or None."},
     {"release", method<map_release>(), METH_VARARGS,
      "release(begin, to, now, serial)\n--\n\n(begin, size) of the extent of its whole units or "
      "None."},
+    {"grow", method<map_grow>(), METH_VARARGS,
+     "grow(begin, size, clean)\n--\n\nHow many clean bytes it took, or None if it cannot."},
+    {"shrink", method<map_shrink>(), METH_VARARGS,
+     "shrink(begin, size, to, now, serial)\n--\n\n(begin, size) of the extent of the whole units "
+     "that it let go, or None."},
     {"park", method<map_park>(), METH_VARARGS, "park(begin, now, serial)\n--\n"},
     {"unfence", method<map_unfence>(), METH_VARARGS,
      "unfence(begin, to, now)\n--\n\n(begin, size) of the extent of its whole units or None."},

@@ -1,6 +1,7 @@
 #include "memory_limit.hpp"
 
 #include <fcntl.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +120,12 @@ bool MemoryLimit::nearly_exhausted() const noexcept {
   const Text meminfo(meminfo_.c_str());
   const std::size_t total = meminfo.field("MemTotal");
   return total != unlimited && meminfo.field("MemAvailable") < total / machine_reserve;
+}
+
+std::size_t physical_memory() noexcept {
+  struct sysinfo info;
+  if (sysinfo(&info) != 0) return std::size_t{64} << 30;
+  return (std::size_t{info.totalram} + info.totalswap) * info.mem_unit;
 }
 
 double stalled_seconds(const char* path) noexcept {

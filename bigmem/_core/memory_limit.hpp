@@ -46,6 +46,9 @@ class MemoryLimit {
   const std::string meminfo_;
 };
 
+// Memory and swap of the machine.
+std::size_t physical_memory() noexcept;
+
 // Seconds that some task has waited for memory so far, by a file of the kernel's pressure stall
 // information; negative if it does not say.
 double stalled_seconds(const char* path) noexcept;

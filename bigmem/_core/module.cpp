@@ -49,6 +49,16 @@ PyObject* huge_pages_work(PyObject*, PyObject*) {
 }
 PyObject* live_blocks(PyObject*, PyObject*) { return bigmem::live_blocks(); }
 
+PyObject* resize_block(PyObject*, PyObject* args) {
+  PyObject* block;
+  Py_ssize_t nbytes;
+  if (!PyArg_ParseTuple(args, "On:resize_block", &block, &nbytes)) return nullptr;
+  if (!bigmem::is_block(block))
+    return PyErr_Format(PyExc_TypeError, "expected a Block, not %.100s", Py_TYPE(block)->tp_name);
+  if (nbytes < 0) return PyErr_Format(PyExc_ValueError, "no block has %zd bytes", nbytes);
+  return PyBool_FromLong(bigmem::resize_block(block, static_cast<std::size_t>(nbytes)));
+}
+
 // The core keeps its state in process-wide statics, guarded by one GIL.
 int execute(PyObject* module) {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -85,6 +95,10 @@ PyMethodDef functions[] = {
      "huge_pages_work()\n--\n\nWhether memory that asks for 2 MiB pages gets any now."},
     {"live_blocks", live_blocks, METH_NOARGS,
      "live_blocks()\n--\n\nThe blocks that are not released, those that back others left out."},
+    {"resize_block", resize_block, METH_VARARGS,
+     "resize_block(block, nbytes)\n--\n\nChange the size of a block that one buffer views at "
+     "most, whose view is void afterwards; its address may change. False, and nothing has changed, "
+     "where its allocator can do that no cheaper than by a copy."},
     {nullptr}};
 
 PyModuleDef_Slot slots[] = {

@@ -118,13 +118,18 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   const Timing timing(std::max(entry->nbytes, nbytes));
   const Entry before = *entry;
   if (timing && before.noted) ledger->before_release(entry->note, *address, before.nbytes);
+  bool resized;
+  // Once the block has moved, its former address may be another thread's before this one has the
+  // GIL again.
+  auto node = table.lift(*address);
   {
     std::optional<GilKept> kept;
     if (keep_gil) kept.emplace();
-    if (!resize_block(entry->view.obj, nbytes)) return false;
+    resized = resize_block(before.view.obj, nbytes);
   }
   void* moved = reinterpret_cast<void*>(range_of(before.view.obj).begin);
-  Entry& after = moved == *address ? *entry : table.move(*address, moved);
+  Entry& after = table.file(moved, std::move(node));
+  if (!resized) return false;
   after.nbytes = nbytes;
   *address = moved;
   if (timing && before.noted) {

@@ -52,14 +52,15 @@ void* context_of(const AnonymousOptions& options) {
   }
 }
 
-void* map_inaccessible(std::size_t nbytes, std::size_t alignment) {
+// At an address that is `offset` modulo the alignment.
+void* map_inaccessible(std::size_t nbytes, std::size_t alignment, std::uintptr_t offset = 0) {
   // The kernel aligns to 4 KiB: map more and give the ends back.
   const std::size_t padding = alignment > page_bytes ? alignment : 0;
   void* mapped = mmap(nullptr, nbytes + padding, PROT_NONE, mapping_flags, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   if (!padding) return mapped;
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
-  const std::uintptr_t aligned = (begin + alignment - 1) & ~(alignment - 1);
+  const std::uintptr_t aligned = begin + ((offset - begin) & (alignment - 1));
   if (aligned > begin) munmap(mapped, aligned - begin);
   const std::size_t tail = begin + padding - aligned;
   if (tail) munmap(reinterpret_cast<void*>(aligned + nbytes), tail);
@@ -204,6 +205,24 @@ int unreserve(void*, void* address, std::size_t nbytes) {
   return munmap(address, nbytes) == 0 ? 0 : errno;
 }
 
+void* remap(void*, void* address, std::size_t nbytes, std::size_t larger, std::size_t alignment) {
+  // What the user locked would be populated as far as it grows. A copy would not be locked either.
+  munlock(address, nbytes);
+  // Where it is, if what follows happens to be free. This also finds out, at no risk, whether there
+  // is more than one mapping.
+  if (mremap(address, nbytes, larger, 0) != MAP_FAILED) return address;
+  if (errno != ENOMEM) return nullptr;
+  // Whole page tables change hands, and huge pages stay whole, only between addresses that are the
+  // same modulo 2 MiB: 1 GiB moves in 0.2 to 0.4 ms then, and takes 3 to 16 otherwise.
+  const auto offset = reinterpret_cast<std::uintptr_t>(address);
+  void* place = map_inaccessible(larger, std::max(alignment, huge_bytes), offset);
+  if (!place) return nullptr;
+  void* moved = mremap(address, nbytes, larger, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+  // Refused now, for want of page tables or mappings, the kernel may or may not have unmapped the
+  // place, and somebody else may be there: that much address range is given up.
+  return moved == MAP_FAILED ? nullptr : moved;
+}
+
 void* strict_reserve(void*, std::size_t nbytes, std::size_t alignment, PageSize) {
   return map_inaccessible(nbytes, alignment);
 }
@@ -237,7 +256,7 @@ long minor_faults() {
 
 PagesTable anonymous_pages(const AnonymousOptions& options) {
   return {context_of(options), reserve,   commit, decommit, populate, wipe,
-          set_wiped_on_fork,   unreserve, true,   false};
+          set_wiped_on_fork,   unreserve, true,   false,    remap};
 }
 
 PagesTable strict_pages(const AnonymousOptions& options) {
@@ -250,7 +269,8 @@ PagesTable strict_pages(const AnonymousOptions& options) {
           set_wiped_on_fork,
           unreserve,
           true,
-          true};
+          true,
+          remap};
 }
 
 PagesTable default_pages(const AnonymousOptions& options) {

@@ -43,6 +43,12 @@ struct PagesTable {
   int (*unreserve)(void* context, void* address, std::size_t nbytes);
   bool zero_after_decommit;
   bool needs_commit;
+  // Moves a committed range with its memory to the beginning of one of `larger` bytes, committed
+  // too, and gives the old address range back. The new address is the same modulo `alignment`, and
+  // may be the old one. Null with errno set, and nothing has changed, when refused; as it is where
+  // the range consists of several mappings. The whole function is null where pages cannot move.
+  void* (*remap)(void* context, void* address, std::size_t nbytes, std::size_t larger,
+                 std::size_t alignment) = nullptr;
 };
 
 // The NUMA node that memory is to come from: whichever the thread's policy says; the one that runs

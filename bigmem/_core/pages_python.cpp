@@ -11,7 +11,7 @@ namespace bigmem {
 namespace {
 
 constexpr const char* operations[] = {
-    "reserve", "commit", "decommit", "populate", "wipe", "set_wiped_on_fork", "unreserve"};
+    "reserve", "commit", "decommit", "populate", "wipe", "set_wiped_on_fork", "unreserve", "remap"};
 enum Operation : std::size_t {
   reserve_op,
   commit_op,
@@ -20,6 +20,7 @@ enum Operation : std::size_t {
   wipe_op,
   set_wiped_on_fork_op,
   unreserve_op,
+  remap_op,
   operation_count
 };
 
@@ -90,6 +91,13 @@ Decommitted probed_decommit(void* context, void* address, std::size_t nbytes, Pa
   return probe->base.decommit(probe->base.context, address, nbytes, page, advice);
 }
 
+void* probed_remap(void* context, void* address, std::size_t nbytes, std::size_t larger,
+                   std::size_t alignment) {
+  Probe* probe = probe_of(context);
+  if ((errno = probe->enter(remap_op, nbytes))) return nullptr;
+  return probe->base.remap(probe->base.context, address, nbytes, larger, alignment);
+}
+
 // Every other operation: what it is called in the table, and what else it is told.
 template <Operation operation, auto member, typename... More>
 int probed(void* context, void* address, std::size_t nbytes, More... more) {
@@ -108,7 +116,8 @@ PagesTable table_of(Probe* probe) {
           probed<set_wiped_on_fork_op, &PagesTable::set_wiped_on_fork, bool>,
           probed<unreserve_op, &PagesTable::unreserve>,
           probe->base.zero_after_decommit,
-          probe->base.needs_commit};
+          probe->base.needs_commit,
+          probed_remap};
 }
 
 struct ProbedPages {
@@ -181,6 +190,15 @@ PyObject* probed_call_reserve(ProbedPages* self, PyObject* args) {
   return address ? PyLong_FromVoidPtr(address) : PyErr_SetFromErrno(PyExc_OSError);
 }
 
+PyObject* probed_call_remap(ProbedPages* self, PyObject* args) {
+  Py_ssize_t address, nbytes, larger, alignment;
+  if (!PyArg_ParseTuple(args, "nnnn:remap", &address, &nbytes, &larger, &alignment)) return nullptr;
+  const PagesTable table = table_of(self->probe);
+  void* moved =
+      table.remap(table.context, reinterpret_cast<void*>(address), nbytes, larger, alignment);
+  return moved ? PyLong_FromVoidPtr(moved) : PyErr_SetFromErrno(PyExc_OSError);
+}
+
 PyObject* probed_call_decommit(ProbedPages* self, PyObject* args) {
   Py_ssize_t address, nbytes;
   int page, advice;
@@ -218,6 +236,8 @@ PyMethodDef probed_methods[] = {
      "set_wiped_on_fork(address, nbytes, wiped)\n--\n\n0 or an errno."},
     {"unreserve", reinterpret_cast<PyCFunction>(probed_call<&PagesTable::unreserve>), METH_VARARGS,
      "unreserve(address, nbytes)\n--\n\n0 or an errno."},
+    {"remap", reinterpret_cast<PyCFunction>(probed_call_remap), METH_VARARGS,
+     "remap(address, nbytes, larger, alignment)\n--\n\nThe new address."},
     {"refuse", reinterpret_cast<PyCFunction>(probed_refuse), METH_VARARGS,
      "refuse(operation, errno)\n--\n\nLet the operation fail from now on; 0 lets it succeed."},
     {"delay", reinterpret_cast<PyCFunction>(probed_delay), METH_VARARGS,

@@ -15,6 +15,8 @@ struct Counters {
   double allocate_seconds = 0, release_seconds = 0, reclaim_seconds = 0, wait_seconds = 0;
 };
 
+struct Lease;
+
 // Where a range came from and where it goes back to. Nothing here knows Python.
 class Source {
  public:
@@ -29,6 +31,14 @@ class Source {
 
   // The blocking part of an inline release.
   virtual void settle(void* token) noexcept = 0;
+
+  // Changes the size of a range that is in use by nobody at this moment; the contents up to the
+  // smaller size stay, the address need not. Where it is refused nothing has changed. It would
+  // block where only a call that may make system calls, for which the GIL is given up, can tell.
+  enum class Resized { refused, would_block, done };
+  virtual Resized resize(Lease&, std::size_t, bool /*may_block*/) noexcept {
+    return Resized::refused;
+  }
 };
 
 // A range in the hands of a block.
@@ -37,6 +47,7 @@ struct Lease {
   void* address = nullptr;
   std::size_t nbytes = 0;
   void* token = nullptr;
+  std::size_t alignment = 1;  // what was asked for
 
   explicit operator bool() const { return source != nullptr; }
 };

@@ -29,19 +29,40 @@ class SystemSource final : public Source {
  public:
   Header* allocate(std::size_t nbytes, std::size_t alignment, bool zeroed) noexcept {
     const double start = seconds_now();
-    alignment = std::max(alignment, alignof(Header));
-    const std::size_t padding = sizeof(Header) + alignment;
+    const std::size_t padding = padding_for(alignment);
     if (nbytes > PTRDIFF_MAX - padding) return nullptr;
     void* base = zeroed ? std::calloc(1, nbytes + padding) : std::malloc(nbytes + padding);
     if (!base) return nullptr;
-    const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(base) + padding;
-    auto* header = reinterpret_cast<Header*>(past - past % alignment) - 1;
+    Header* header = header_in(base, alignment);
     *header = {base, nbytes};
     ++allocations_;
-    raise(peak_live_, live_ += nbytes);
-    raise(peak_resident_, live_ + pending_);
+    count_live(nbytes);
     allocate_ns_ += nanoseconds_since(start);
     return header;
+  }
+
+  // The C library moves the pages of what it has mapped.
+  Resized resize(Lease& lease, std::size_t nbytes, bool may_block) noexcept override {
+    if (std::max(lease.nbytes, nbytes) >= big && !may_block) return Resized::would_block;
+    const double start = seconds_now();
+    const std::size_t padding = padding_for(lease.alignment);
+    if (nbytes > PTRDIFF_MAX - padding) return Resized::refused;
+    void* base = static_cast<Header*>(lease.token)->base;
+    const std::ptrdiff_t offset = static_cast<char*>(lease.address) - static_cast<char*>(base);
+    base = std::realloc(base, nbytes + padding);
+    if (!base) return Resized::refused;
+    // Where the new place is aligned otherwise, the contents move within it.
+    Header* header = header_in(base, lease.alignment);
+    const char* contents = static_cast<char*>(base) + offset;
+    if (static_cast<void*>(header + 1) != contents)
+      std::memmove(header + 1, contents, std::min(lease.nbytes, nbytes));
+    *header = {base, nbytes};
+    count_live(nbytes - lease.nbytes);
+    (nbytes > lease.nbytes ? allocate_ns_ : release_ns_) += nanoseconds_since(start);
+    lease.address = header + 1;
+    lease.nbytes = nbytes;
+    lease.token = header;
+    return Resized::done;
   }
 
   bool release(void* token, bool fenced) noexcept override {
@@ -80,6 +101,21 @@ class SystemSource final : public Source {
 
  private:
   using Count = std::atomic<std::size_t>;
+
+  static std::size_t padding_for(std::size_t alignment) {
+    return sizeof(Header) + std::max(alignment, alignof(Header));
+  }
+
+  static Header* header_in(void* base, std::size_t alignment) {
+    const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(base) + padding_for(alignment);
+    return reinterpret_cast<Header*>(past - past % std::max(alignment, alignof(Header))) - 1;
+  }
+
+  // The change may be negative, modulo the word.
+  void count_live(std::size_t change) {
+    raise(peak_live_, live_ += change);
+    raise(peak_resident_, live_ + pending_);
+  }
 
   static std::size_t nanoseconds_since(double start) {
     return static_cast<std::size_t>((seconds_now() - start) * 1e9);
@@ -133,7 +169,9 @@ PyObject* system_allocate(System* self, PyObject* args) {
     header = self->source->allocate(nbytes, alignment, zeroed);
   }
   if (!header) return PyErr_Format(out_of_memory, "the C library has no %zd bytes to give", nbytes);
-  return new_block({self->source, header + 1, static_cast<std::size_t>(nbytes), header}, allocator);
+  return new_block({self->source, header + 1, static_cast<std::size_t>(nbytes), header,
+                    static_cast<std::size_t>(alignment)},
+                   allocator);
 }
 
 PyObject* system_counters(System* self, PyObject*) {

@@ -18,6 +18,7 @@ Outcome = Literal["clean_zero", "clean", "lazy", "refused", "wiped"]
 
 ALIGNMENT_TRIES = 8
 AGEING_PER_CALL = 64
+TAKEN_PER_CALL = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -97,12 +98,21 @@ class Extents:
 
     def remove(self, extent: Extent) -> None:
         """The range is gone; what lies on either side are separate regions from now on."""
-        self._regions += 1
-        for other in self.all:
-            if other.region == extent.region and other.begin > extent.begin:
-                other.region = self._regions
+        self._detach(extent)
         self._unqueue(extent)
         self.all.remove(extent)
+
+    def move(self, extent: Extent, begin: int, size: int, zero: bool) -> None:
+        """A live extent of whole units leaves its range for the beginning of a new region."""
+        self._detach(extent)
+        self._regions += 1
+        extent.begin, extent.region = begin, self._regions
+        if size > extent.size:
+            self.all.append(Extent(extent.end, size - extent.size, "clean", extent.region, zero))
+
+    def regions(self) -> int:
+        """How many regions there are."""
+        return len({e.region for e in self.all})
 
     def allocate(
         self, size: int, alignment: int, clean: bool = True
@@ -137,6 +147,53 @@ class Extents:
         is left.
         """
         self._unqueue(extent)
+        return self._end_life(extent, to, now, serial)
+
+    def grow(self, extent: Extent, size: int, clean: bool = True) -> int | None:
+        """A live extent becomes larger where it is: how many clean bytes it takes.
+
+        `None` if what follows does not let it: that must be warm or lazy, or clean if `clean`
+        permits, in no more pieces than one call may look at, and as shared as the extent.
+        """
+        # A block begins on a border between units, or lies within one.
+        if extent.begin % self.unit and extent.begin % self.unit + size > self.unit:
+            return None
+        states = ("warm", "lazy", "clean") if clean else ("warm", "lazy")
+        end = extent.begin + size
+        taken = [e for e in self._following(extent) if e.begin < end]
+        if (
+            not 0 < len(taken) <= TAKEN_PER_CALL
+            or taken[-1].end < end
+            or any(e.state not in states or e.shared != extent.shared for e in taken)
+        ):
+            return None
+        fresh = 0
+        for other in taken:
+            stop = min(other.end, -(-end // self.unit) * self.unit)
+            if self.is_fragment(other):
+                stop = min(other.end, end)
+            if other.state == "clean":
+                fresh += stop - other.begin
+            self._carve(other, other.begin, stop - other.begin)
+            if stop > end:
+                self._make_fragment(self._cut(other, end))
+            self._absorb(extent, other)
+        return fresh
+
+    def shrink(
+        self, extent: Extent, size: int, to: State, now: float, serial: int
+    ) -> Extent | None:
+        """A live extent keeps its first bytes; the rest ends as in `release`."""
+        rest = self._cut(extent, extent.begin + size)
+        # What it leaves of the unit in which it ends now is a fragment.
+        border = -(-rest.begin // self.unit) * self.unit
+        if rest.begin < border < rest.end:
+            beyond = self._cut(rest, border)
+            self._reduce(rest)
+            rest = beyond
+        return self._end_life(rest, to, now, serial)
+
+    def _end_life(self, extent: Extent, to: State, now: float, serial: int) -> Extent | None:
         if not self._reduce(extent):
             return None
         if to == "warm" and extent.shared:
@@ -259,6 +316,16 @@ class Extents:
                 queue.insert(queue.index(extent) + (low > begin), rest)
         extent.begin, extent.size = begin, size
         self._unqueue(extent)
+
+    def _detach(self, extent: Extent) -> None:
+        self._regions += 1
+        for other in self._following(extent):
+            other.region = self._regions
+
+    def _following(self, extent: Extent) -> list[Extent]:
+        """What lies behind it in its region, in the order of addresses."""
+        behind = (e for e in self.all if e.region == extent.region and e.begin > extent.begin)
+        return sorted(behind, key=lambda e: e.begin)
 
     def _cut(self, extent: Extent, at: int) -> Extent:
         """Cut off the end of an extent that waits nowhere."""

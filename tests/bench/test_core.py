@@ -24,6 +24,7 @@ MEASURED_BY_ALL = {
     "release": {"sizes"},
     "hungry": {"sizes"},
     "allocate": {"sizes"},
+    "resize": {"call_s", "both_s", "faults"},
     "steps": {"step_s", "out_s", "faults", "peak_bytes", "result_bytes"},
     "mixed": {"bytes_per_s", "peak_bytes", "peak_live_bytes"},
     "quiet": {"longest_wait_s", "alone_bytes_per_s", "beside_bytes_per_s"},
@@ -73,6 +74,10 @@ def test_counts_that_are_not_times_come_out_right(written: tuple[dict[str, Any],
     # It idled for less than half of the decay time.
     assert figures["steps"]["4 KiB"]["recycle"]["returned"] < 0.5
     assert figures["fork"]["4 KiB"]["recycle"]["huge_before_bytes"] == 0
+    grown = QUICK.resized * 3 // 2 // 4096
+    assert grown <= figures["resize"]["4 KiB"]["recycle"]["faults"] < grown + 1000
+    copied = figures["resize"]["4 KiB"]["recycle, copied"]["faults"]
+    assert copied >= grown + QUICK.resized // 4096
     for found in figures["release"]["4 KiB"].values():
         assert {int(size): one["count"] for size, one in found["sizes"].items()} == dict(
             QUICK.calls

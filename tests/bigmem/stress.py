@@ -23,7 +23,7 @@ import numpy as np
 from conftest import POLICIES, native
 
 import bigmem
-from bigmem import osmem
+from bigmem import _core, osmem
 from bigmem.native import NativeAllocator
 
 THREADS = 8
@@ -90,7 +90,7 @@ class Storm:
         ]
         self.errors: list[str] = []
         self.signals = self.forks = 0
-        self.refused = 0
+        self.refused = self.resized = 0
 
     def running(self) -> bool:
         return time.monotonic() < self.end and not self.errors
@@ -140,8 +140,27 @@ class Storm:
                 break
         if rng.random() < 0.3:
             self.make(rng, Cycle, HANDED_OVER // 4)
+        if rng.random() < 0.1:
+            self.resize(rng)
         if rng.random() < 0.02:
             self.disturb(rng)
+
+    def resize(self, rng: random.Random) -> None:
+        """A block grows and shrinks, or stays as it is; what it keeps stays the same."""
+        try:
+            block = rng.choice(self.allocators).allocate(int(LARGEST ** rng.random()))
+        except bigmem.OutOfMemory:
+            self.refused += 1
+            return
+        stamp = rng.randrange(1, 256)
+        Stamped(np.frombuffer(memoryview(block), np.uint8), stamp)
+        for _ in range(4):
+            kept = block.nbytes
+            self.resized += _core.resize_block(block, int(LARGEST ** rng.random()))
+            array = np.frombuffer(memoryview(block), np.uint8)
+            assert (array[:kept] == stamp).all(), "not kept"
+            array[kept:] = stamp
+            del array  # a view for no longer than the block stays where it is
 
     def disturb(self, rng: random.Random) -> None:
         allocator = rng.choice(self.allocators)
@@ -198,7 +217,7 @@ class Storm:
         stats = bigmem.stats()
         return (
             f"{stats.allocations} allocations, {self.forks} forks, {self.signals} signals, "
-            f"{self.refused} refused, {stats.live >> 20} MiB live, "
+            f"{self.refused} refused, {self.resized} resized, {stats.live >> 20} MiB live, "
             f"{osmem.resident_bytes() >> 20} MiB resident"
         )
 
@@ -249,6 +268,7 @@ def storm(seconds: float, seed: int, limit: str | None) -> None:
     assert budget is None or budget.used == 0
     assert state.forks > 0
     assert state.signals > 5
+    assert state.resized > 5
     assert bigmem.stats().allocations > 200
 
 

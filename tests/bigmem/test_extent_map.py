@@ -125,6 +125,39 @@ class ExtentMaps(RuleBasedStateMachine):
         return left
 
     @precondition(lambda self: self.has("live"))
+    @rule(data=st.data(), pages=st.integers(1, 30), clean=st.booleans())
+    def grow(self, data: st.DataObject, pages: int, clean: bool) -> None:
+        extent = self.choose(data, "live")
+        size = extent.size + pages * PAGE
+        resident = self.model.bytes("warm") + self.model.bytes("lazy")
+        taken = self.model.grow(extent, size, clean)
+        assert self.core.grow(extent.begin, size, clean) == taken
+        if taken is None:
+            return
+        assert extent.size == size
+        # What is no longer idle, and what a budget is charged for, is what is live now.
+        resident -= self.model.bytes("warm") + self.model.bytes("lazy")
+        assert resident + taken == pages * PAGE
+        assert clean or not taken
+        assert taken % self.unit == 0
+        self.written.update(pages_of(extent.begin, size))
+        self.held[extent.begin] = size
+
+    @precondition(lambda self: self.has("live"))
+    @rule(data=st.data(), to=endings)
+    def shrink(self, data: st.DataObject, to: str) -> None:
+        extent = self.choose(data, "live")
+        pages = data.draw(st.integers(1, extent.size // PAGE))
+        if pages * PAGE == extent.size:
+            return
+        self.serial += 1
+        self.held[extent.begin] = size = pages * PAGE
+        got = self.core.shrink(extent.begin, size, to, self.now, self.serial)
+        left = self.model.shrink(extent, size, to, self.now, self.serial)  # type: ignore[arg-type]
+        assert got == (None if left is None else (left.begin, left.size))
+        assert extent.size == size
+
+    @precondition(lambda self: self.has("live"))
     @rule(data=st.data())
     def park(self, data: st.DataObject) -> None:
         extent = self.choose(data, "live")
@@ -182,6 +215,24 @@ class ExtentMaps(RuleBasedStateMachine):
         self.core.remove(extent.begin)
         self.model.remove(extent)
 
+    @precondition(lambda self: self.has("live"))
+    @rule(data=st.data(), units=st.integers(0, 5), gap=st.booleans(), zero=st.booleans())
+    def move(self, data: st.DataObject, units: int, gap: bool, zero: bool) -> None:
+        extent = self.choose(data, "live")
+        if extent.size % self.unit:
+            return
+        self.edge += gap * 64 * PAGE
+        size = extent.size + units * self.unit
+        pages = pages_of(self.edge, extent.size)
+        if self.forked.intersection(pages_of(extent.begin, extent.size)):
+            self.forked.update(pages)
+        self.written.update(pages if zero else pages_of(self.edge, size))
+        self.held[self.edge] = self.held.pop(extent.begin)
+        self.core.move(extent.begin, self.edge, size, zero)
+        self.model.move(extent, self.edge, size, zero)
+        self.edge += size
+        self.covered += units * self.unit
+
     @rule(ticks=st.integers(0, 60))
     def wait(self, ticks: int) -> None:
         self.now += ticks * TICK
@@ -220,6 +271,7 @@ class ExtentMaps(RuleBasedStateMachine):
             assert self.core.bytes(state) == self.model.bytes(state)  # type: ignore[arg-type]
         assert self.core.fenced() == self.model.fenced()
         assert self.core.fragments() == self.model.fragments()
+        assert self.core.regions() == self.model.regions()
         for serial in (0, self.serial // 2, self.serial):
             assert self.core.settled(serial) == self.model.settled(serial)
 

@@ -191,3 +191,40 @@ def test_many_threads_without_the_gil(functions_pair: tuple[Functions, Functions
         thread.join()
     assert not failures
     assert allocator.stats().allocations == allocator.stats().releases > 0
+
+
+def test_the_address_that_a_moving_block_leaves_is_anybodys(run_python: Callable[..., str]) -> None:
+    run_python(
+        """
+        import ctypes, random, sys, threading
+        import bigmem
+        from bigmem import _core
+        from test_numpy_handler import Functions, read, write
+
+        sys.setswitchinterval(1e-5)
+        allocator = bigmem.make("mapped")
+        bigmem.install(allocator, min_bytes=4096)
+        functions = Functions(_core.numpy_default()[2], ctypes.CFUNCTYPE)
+        failures = []
+
+        def work(number):
+            rng = random.Random(number)
+            mark = bytes([number]) * 64
+            for _ in range(30):
+                address = functions.malloc(1 << 20)
+                write(address, mark)
+                for _ in range(10):
+                    address = functions.realloc(address, rng.randrange(1 << 20, 8 << 20))
+                    if read(address, 64) != mark:
+                        failures.append(number)
+                functions.free(address, 0)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 7)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert allocator.stats().allocations == allocator.stats().releases > 0
+        """
+    )
