@@ -1,0 +1,179 @@
+"""What needs nothing but Python and NumPy: views, copies, files, and memory that is not ours."""
+
+import copy
+import ctypes
+import gc
+import hashlib
+import io
+import mmap
+import multiprocessing
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bigmem
+
+InUse = Callable[[], int]
+COUNT = 50_000
+
+
+def numbers(allocator: bigmem.Allocator) -> np.ndarray:
+    array = bigmem.empty(COUNT, allocator=allocator)
+    array[:] = np.arange(COUNT)
+    return array
+
+
+@pytest.fixture
+def untouched() -> Iterator[None]:
+    """The test must neither allocate from any allocator of the process nor release to one."""
+    gc.collect()
+    before = bigmem.stats()
+    yield
+    gc.collect()
+    after = bigmem.stats()
+    assert (after.allocations, after.releases) == (before.allocations, before.releases)
+
+
+def test_a_memoryview_keeps_the_block(allocator: bigmem.Allocator, in_use: InUse) -> None:
+    array = bigmem.ones((50, 60), allocator=allocator)
+    view = memoryview(array)
+    assert (view.shape, view.strides, view.format) == ((50, 60), (480, 8), "d")
+    del array
+    part = view[10:20]
+    view.release()
+    assert in_use() == 1
+    assert part[3, 4] == 1.0
+    part.release()
+    del view, part
+    assert in_use() == 0
+
+
+def test_a_block_is_a_buffer_like_any_other(allocator: bigmem.Allocator, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 100
+    file = tmp_path / "content"
+    file.write_bytes(content)
+    block = allocator.allocate(len(content))
+    with file.open("rb") as source:
+        assert source.readinto(block) == len(content)
+    assert bytes(block) == content
+    assert hashlib.sha256(block).digest() == hashlib.sha256(content).digest()
+    assert zlib.crc32(block) == zlib.crc32(content)
+    struct.pack_into("<q", block, 8, -5)
+    assert struct.unpack_from("<q", block, 8) == (-5,)
+    foreign = ctypes.c_int64.from_buffer(block, 8)
+    assert (ctypes.addressof(foreign), foreign.value) == (block.address + 8, -5)
+    with pytest.raises(bigmem.InvalidRelease):
+        block.release()
+    del foreign
+    block.release()
+
+
+def test_copies_are_numpys_own_and_hold_nothing(
+    allocator: bigmem.Allocator, in_use: InUse
+) -> None:
+    ours = numbers(allocator)
+    copies = [copy.copy(ours), copy.deepcopy(ours), ours.copy(), copy.deepcopy([ours])[0]]
+    addresses = {ours.ctypes.data, *(each.ctypes.data for each in copies)}
+    assert len(addresses) == 5
+    ours[:] = 0
+    assert in_use() == 1
+    assert all((each == np.arange(COUNT)).all() for each in copies)
+
+
+def test_blocks_are_not_copied(allocator: bigmem.Allocator) -> None:
+    block = allocator.allocate(1000)
+    for duplicate in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot pickle 'bigmem\.Block'"):
+            duplicate(block)
+
+
+def test_save_and_load(
+    allocator: bigmem.Allocator, in_use: InUse, tmp_path: Path
+) -> None:
+    ours = numbers(allocator)
+    path = tmp_path / "array.npy"
+    np.save(path, ours)
+    memory = io.BytesIO()
+    np.save(memory, ours)
+    assert memory.getvalue() == path.read_bytes()
+    np.savez(tmp_path / "arrays.npz", ours=ours, twice=ours * 2)
+    for mode in (None, "r"):
+        assert (np.load(path, mmap_mode=mode) == ours).all()
+    with np.load(tmp_path / "arrays.npz") as archive:
+        assert (archive["twice"] == 2 * ours).all()
+    ours.tofile(tmp_path / "raw")
+    again = bigmem.empty(COUNT, allocator=allocator)
+    with (tmp_path / "raw").open("rb") as source:
+        assert source.readinto(again) == again.nbytes
+    assert (again == ours).all()
+    assert in_use() == 2
+
+
+def change(name: str) -> None:
+    shared = SharedMemory(name)
+    view = np.ndarray(COUNT, buffer=shared.buf)
+    view += 1
+    del view
+    shared.close()
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_shared_memory_is_neither_counted_nor_disturbed() -> None:
+    shared = SharedMemory(create=True, size=8 * COUNT)
+    try:
+        view = np.ndarray(COUNT, buffer=shared.buf)
+        view[:] = np.arange(COUNT)
+        child = multiprocessing.get_context("fork").Process(target=change, args=(shared.name,))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        bigmem.flush()
+        bigmem.trim()
+        assert (view == np.arange(1, COUNT + 1)).all()
+        addresses = {block.address for block in bigmem.live_blocks()}
+        assert view.ctypes.data not in addresses
+        del view
+    finally:
+        shared.close()
+        shared.unlink()
+
+
+def test_shared_memory_and_blocks_exchange_data(
+    allocator: bigmem.Allocator, in_use: InUse
+) -> None:
+    ours = numbers(allocator)
+    shared = SharedMemory(create=True, size=8 * COUNT)
+    try:
+        view = np.ndarray(COUNT, buffer=shared.buf)
+        view[:] = ours
+        ours[:] = 0
+        np.add(view, 1, out=ours)
+        assert (ours == np.arange(1, COUNT + 1)).all()
+        assert in_use() == 1
+        del view
+    finally:
+        shared.close()
+        shared.unlink()
+
+
+@pytest.mark.usefixtures("untouched")
+def test_mappings_of_others_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    mapped = np.memmap(path, "f8", "w+", shape=COUNT)
+    mapped[:] = np.arange(COUNT)
+    bigmem.trim()
+    mapped.flush()
+    with mmap.mmap(-1, 8 * COUNT) as anonymous:
+        view = np.frombuffer(anonymous)
+        view[:] = mapped
+        bigmem.flush()
+        bigmem.trim()
+        assert (view == np.arange(COUNT)).all()
+        del view
+    assert (np.fromfile(path) == np.arange(COUNT)).all()
