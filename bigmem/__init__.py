@@ -14,6 +14,7 @@ from .budget import Budget
 from .errors import BigmemError, InvalidRelease, OutOfMemory
 from .live import LiveBlock, live_blocks
 from .mapped import MappedAllocator
+from .numpy_hook import install, uninstall, use
 from .reclaim import ReclaimPool
 from .registry import flush, get_allocator, make, set_allocator, stats, trim
 from .release import Deferred, Inline, Recycle
@@ -46,6 +47,7 @@ __all__ = [
     "full",
     "full_like",
     "get_allocator",
+    "install",
     "live_blocks",
     "make",
     "ones",
@@ -53,6 +55,8 @@ __all__ = [
     "set_allocator",
     "stats",
     "trim",
+    "uninstall",
+    "use",
     "zeros",
     "zeros_like",
 ]

@@ -5,6 +5,7 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import SupportsIndex
 
@@ -14,6 +15,8 @@ from .errors import BigmemError, OutOfMemory
 from .sizes import parse_size
 
 MAX_ALIGNMENT = 1 << 30
+Quick = Callable[[int, int, bool], Block | None]
+"""Makes a block of (nbytes, alignment, zeroed) without any Python code; `None` if it cannot."""
 # How long a flush waits before it asks a fence again.
 FENCE_SECONDS = 0.001
 
@@ -172,6 +175,10 @@ class Allocator(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{', closed' if self._closed else ''}>"
+
+    def _quick(self) -> Quick | None:
+        """What the NumPy hook tries before `allocate`, if anything may come before that."""
+        return None
 
     def _request(self, nbytes: SupportsIndex | str, alignment: int) -> int:
         """Validate what `allocate` was asked for; return the size in bytes."""

@@ -3,11 +3,12 @@
 import atexit
 import sys
 import time
+from functools import partial
 from typing import SupportsIndex
 
 from . import _core, incidents, pressure
 from ._core import Block
-from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, open_allocators
+from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, Quick, open_allocators
 from .arena.pages import AnonymousPages
 from .budget import Budget, describe_holders
 from .errors import BigmemError, OutOfMemory
@@ -103,7 +104,7 @@ class NativeAllocator(Allocator):
         size = self._request(nbytes, alignment)
         populate = self.pages.prefault if prefault is None else prefault
         try:
-            block = self._core.allocate(size, alignment, zeroed, populate, self)
+            block = self._core.allocate(self, populate, size, alignment, zeroed)
         except OutOfMemory as error:
             block = self._after_trimming(size, alignment, zeroed, populate, str(error))
         if block is None:
@@ -142,13 +143,18 @@ class NativeAllocator(Allocator):
         super().close()
         self._core.retire()
 
+    def _quick(self) -> Quick | None:
+        if type(self).allocate is not NativeAllocator.allocate:
+            return None
+        return partial(self._core.allocate, self, self.pages.prefault)
+
     def _after_trimming(
         self, size: int, alignment: int, zeroed: bool, populate: bool, refusal: str
     ) -> Block | None:
         """Try again with everyone's idle memory given back, or say who holds what."""
         if sum(allocator.trim() for allocator in open_allocators()):
             try:
-                return self._core.allocate(size, alignment, zeroed, populate, self)
+                return self._core.allocate(self, populate, size, alignment, zeroed)
             except OutOfMemory as error:
                 refusal = str(error)  # an exception kept here would keep the callers' frames
         holders = [a for a in open_allocators() if isinstance(a, NativeAllocator)]
@@ -163,7 +169,7 @@ class NativeAllocator(Allocator):
         try:
             while block is None:
                 ask = self.budget._make_room(counted, start + self.budget.timeout, ask)
-                block = self._core.allocate(size, alignment, zeroed, populate, self)
+                block = self._core.allocate(self, populate, size, alignment, zeroed)
         finally:
             self._core.count_wait(time.monotonic() - start)
         return block

@@ -10,6 +10,7 @@ _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _STATUS = Path("/proc/self/status")
 _ROLLUP = Path("/proc/self/smaps_rollup")
 _MEMINFO = Path("/proc/meminfo")
+_MAPS = Path("/proc/self/maps")
 
 
 def transparent_huge_pages() -> str:
@@ -68,6 +69,16 @@ def huge_page_bytes() -> int:
 def available_bytes() -> int:
     """Bytes that the whole machine could still hand out (MemAvailable)."""
     return _field(_MEMINFO, "MemAvailable")
+
+
+def is_writable(address: int) -> bool:
+    """Whether this process may write to the page at `address`."""
+    for line in _MAPS.read_text().splitlines():
+        span, rights, *_ = line.split()
+        begin, end = (int(border, 16) for border in span.split("-"))
+        if begin <= address < end:
+            return "w" in rights
+    return False
 
 
 def _field(path: Path, name: str) -> int:

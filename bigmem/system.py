@@ -1,10 +1,11 @@
 """The C library, as an allocator: the baseline."""
 
+from functools import partial
 from typing import SupportsIndex
 
 from . import _core
 from ._core import Block
-from .allocator import Allocator, AllocatorStats
+from .allocator import Allocator, AllocatorStats, Quick
 
 
 class SystemAllocator(Allocator):
@@ -21,7 +22,12 @@ class SystemAllocator(Allocator):
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> Block:
         size = self._request(nbytes, alignment)
-        return self._source.allocate(size, alignment, zeroed, self)
+        return self._source.allocate(self, size, alignment, zeroed)
 
     def stats(self) -> AllocatorStats:
         return AllocatorStats(**self._source.counters())
+
+    def _quick(self) -> Quick | None:
+        if type(self).allocate is not SystemAllocator.allocate:
+            return None
+        return partial(self._source.allocate, self)

@@ -197,8 +197,8 @@ PyObject* arena_allocate(PyArena* self, PyObject* args) {
   Py_ssize_t nbytes, alignment;
   int zeroed, prefault;
   PyObject* allocator;
-  if (!PyArg_ParseTuple(args, "nnppO:allocate", &nbytes, &alignment, &zeroed, &prefault,
-                        &allocator))
+  if (!PyArg_ParseTuple(args, "Opnnp:allocate", &allocator, &prefault, &nbytes, &alignment,
+                        &zeroed))
     return nullptr;
   if (!poll_fences(nullptr)) return nullptr;
   report_incidents();
@@ -297,7 +297,7 @@ PyObject* arena_retire(PyArena* self, PyObject*) {
 
 PyMethodDef arena_methods[] = {
     {"allocate", reinterpret_cast<PyCFunction>(arena_allocate), METH_VARARGS,
-     "allocate(nbytes, alignment, zeroed, prefault, allocator)\n--\n\nA block, or None if the "
+     "allocate(allocator, prefault, nbytes, alignment, zeroed)\n--\n\nA block, or None if the "
      "budget must be asked first."},
     {"ticket", reinterpret_cast<PyCFunction>(arena_ticket), METH_NOARGS,
      "ticket()\n--\n\nThe latest release so far, for drain()."},

@@ -398,6 +398,8 @@ Range range_of(PyObject* block) {
   return {reinterpret_cast<std::uintptr_t>(self->address), static_cast<std::size_t>(self->nbytes)};
 }
 
+bool resize_block(PyObject*, std::size_t) { return false; }
+
 void begin_backing(PyObject* block) { ++reinterpret_cast<Block*>(block)->backing; }
 
 void end_backing(PyObject* block) { --reinterpret_cast<Block*>(block)->backing; }

@@ -30,6 +30,11 @@ struct Range {
 bool is_block(PyObject* object);
 Range range_of(PyObject* block);
 
+// Changes the size of a block that one buffer views at most, keeping the contents up to the smaller
+// size; its address may change. False when its source cannot do that cheaply: nothing has changed
+// then. Needs the GIL, which it gives up around system calls.
+bool resize_block(PyObject* block, std::size_t nbytes);
+
 // Whether the memory of a block backs something else now: live_blocks() leaves it out while it
 // does. Counted.
 void begin_backing(PyObject* block);

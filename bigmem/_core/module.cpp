@@ -5,6 +5,7 @@
 #include "extent_map_python.hpp"
 #include "guard_python.hpp"
 #include "incidents_python.hpp"
+#include "numpy_hook.hpp"
 #include "pages_python.hpp"
 #include "pressure_python.hpp"
 #include "python.hpp"
@@ -60,7 +61,8 @@ int execute(PyObject* module) {
                     bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
                     bigmem::add_pages_types(module) && bigmem::add_pressure_types(module) &&
-                    bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module);
+                    bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module) &&
+                    bigmem::add_numpy_hook(module);
   return good ? 0 : -1;
 }
 

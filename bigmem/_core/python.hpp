@@ -5,18 +5,66 @@
 
 namespace bigmem {
 
+// While one exists, WithoutGil does nothing in this thread: for callers that rely on nobody else
+// running meanwhile.
+class GilKept {
+ public:
+  GilKept() { ++depth; }
+  ~GilKept() { --depth; }
+  GilKept(const GilKept&) = delete;
+  GilKept& operator=(const GilKept&) = delete;
+
+  static inline thread_local int depth = 0;
+};
+
 // The GIL given up for a scope: for everything that may wait or that takes the kernel long.
 // Once the interpreter is finalizing, taking it back ends a daemon thread, by unwinding its stack:
 // hence a destructor through which that may pass.
 class WithoutGil {
  public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() noexcept(false) { PyEval_RestoreThread(state_); }
+  WithoutGil() : state_(GilKept::depth ? nullptr : PyEval_SaveThread()) {}
+  ~WithoutGil() noexcept(false) {
+    if (state_) PyEval_RestoreThread(state_);
+  }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
  private:
   PyThreadState* state_;
+};
+
+// The GIL for a scope, in a thread that may have it already. False when it cannot be had any more:
+// taking it from a finalizing interpreter would end the thread.
+class WithGil {
+ public:
+  WithGil() : had_(PyGILState_Check()) {
+    if (had_ || !can_be_had()) return;
+    state_ = PyGILState_Ensure();
+    taken_ = true;
+  }
+  ~WithGil() {
+    if (taken_) PyGILState_Release(state_);
+  }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+  explicit operator bool() const { return had_ || taken_; }
+  bool had() const { return had_; }
+
+  static bool finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+  }
+
+ private:
+  static bool can_be_had() { return Py_IsInitialized() && !finalizing(); }
+
+  const bool had_;
+  bool taken_ = false;
+  PyGILState_STATE state_{};
 };
 
 // Keeps an exception in flight over code that may raise: destructors run anywhere.

@@ -122,7 +122,7 @@ PyObject* system_allocate(System* self, PyObject* args) {
   Py_ssize_t nbytes, alignment;
   int zeroed;
   PyObject* allocator;
-  if (!PyArg_ParseTuple(args, "nnpO:allocate", &nbytes, &alignment, &zeroed, &allocator))
+  if (!PyArg_ParseTuple(args, "Onnp:allocate", &allocator, &nbytes, &alignment, &zeroed))
     return nullptr;
   if (!poll_fences(nullptr)) return nullptr;
   Header* header;
@@ -142,7 +142,7 @@ PyObject* system_counters(System* self, PyObject*) {
 
 PyMethodDef methods[] = {
     {"allocate", reinterpret_cast<PyCFunction>(system_allocate), METH_VARARGS,
-     "allocate(nbytes, alignment, zeroed, allocator)\n--\n\nA block of C library memory."},
+     "allocate(allocator, nbytes, alignment, zeroed)\n--\n\nA block of C library memory."},
     {"counters", reinterpret_cast<PyCFunction>(system_counters), METH_NOARGS,
      "counters()\n--\n\nWhat AllocatorStats is made from."},
     {nullptr}};

@@ -1,6 +1,7 @@
 """Every kind of allocator, for tests of what they have in common."""
 
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -172,6 +173,17 @@ def native_allocator(request: pytest.FixtureRequest) -> Iterator[NativeAllocator
     assert isinstance(made, NativeAllocator)
     yield made
     made.close()
+
+
+@pytest.fixture
+def uninstalled() -> Iterator[None]:
+    """NumPy serves itself before and after the test, and has nothing of ours."""
+    assert _core.numpy_ranges() == 0
+    yield
+    bigmem.uninstall()
+    if _core.numpy_ranges():
+        gc.collect()
+    assert _core.numpy_ranges() == 0
 
 
 @pytest.fixture
