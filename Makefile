@@ -3,7 +3,8 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test test-interop lint bench bench-core results test-gpu clean
+.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook results \
+  test-gpu clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -52,6 +53,13 @@ bench:
 bench-core:
 	@scripts/setup.sh $(VENV) bench
 	$(BIN)/python -m bench.core --json bench/results/core.json --markdown docs/core-figures.md
+
+# What the NumPy hook costs and gains: twenty minutes on an otherwise idle machine.
+bench-hook:
+	@scripts/setup.sh $(VENV) bench,pipelines
+	$(BIN)/python -m bench.hook --json bench/results/hook.json --markdown bench/results/hook.md
+	$(BIN)/python -m bench.pipelines --json bench/results/pipelines.json \
+	  --markdown bench/results/pipelines.md
 
 # The figures that the README shows, made again: about fifteen minutes on an otherwise idle machine.
 results:

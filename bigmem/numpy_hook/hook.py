@@ -1,5 +1,6 @@
 """Which allocator serves NumPy: in one context, or in every thread of the process."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import SupportsIndex
@@ -104,4 +105,4 @@ def _route(
     least = parse_size(min_bytes)
     if least < 1:
         raise BigmemError("min_bytes must be at least 1")
-    return allocator, allocator._quick(), osmem.physical_bytes(), least
+    return allocator, allocator._quick(), osmem.physical_bytes(), min(least, sys.maxsize)

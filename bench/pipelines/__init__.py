@@ -1,0 +1,1 @@
+"""Ordinary programs that know nothing of bigmem, run with it and without."""
