@@ -1,7 +1,12 @@
 """What the tests beside other libraries share."""
 
 import itertools
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +40,38 @@ def _in_use(allocator: bigmem.Allocator) -> int:
     stats = allocator.stats()
     assert stats.allocations - stats.releases == listed
     return listed
+
+
+@pytest.fixture
+def run_suite(tmp_path: Path) -> Callable[..., str]:
+    """Run tests that an installed package brings along, under `hooked`; return what pytest says.
+
+    All must pass, and the hook must have served some of their arrays.
+    """
+
+    def run(*arguments: str, prefix: tuple[str, ...] = ()) -> str:
+        here, programs = Path(__file__).parent, Path(sys.executable).parent
+        command = [*prefix, "-m", "pytest", "-q", "-p", "hooked", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [sys.executable, *command, "-W", "ignore", *arguments],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(here),
+                "PATH": f"{programs}:{os.environ['PATH']}",  # meson, which builds a part of NumPy's
+                "NPY_AVAILABLE_MEM": "1GB",  # NumPy leaves tests out that need more
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-20_000:]
+        served = re.search(r"^hooked: (\d+) allocations", done.stdout, re.MULTILINE)
+        assert served
+        assert int(served[1]) > 0
+        return done.stdout
+
+    return run
