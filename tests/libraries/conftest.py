@@ -1,5 +1,6 @@
 """What the tests beside other libraries share."""
 
+import gc
 import itertools
 import os
 import re
@@ -7,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import bigmem
@@ -40,6 +43,46 @@ def _in_use(allocator: bigmem.Allocator) -> int:
     stats = allocator.stats()
     assert stats.allocations - stats.releases == listed
     return listed
+
+
+@pytest.fixture
+def same_under_hook(
+    allocator: bigmem.Allocator, in_use: Callable[[], int]
+) -> Callable[[Callable[[], Any]], None]:
+    """Check that a workload's results are the same to the last bit with the hook and without.
+
+    They may be numbers, texts, bytes and arrays, in lists, tuples and dictionaries. Nothing of the
+    workload may be left in use when it is over.
+    """
+
+    def check(workload: Callable[[], Any]) -> None:
+        expected = _bits(workload())
+        assert _bits(workload()) == expected  # or there is nothing to compare with
+        bigmem.install(allocator, min_bytes="4KiB")
+        try:
+            result = workload()
+        finally:
+            bigmem.uninstall()
+        assert _bits(result) == expected
+        assert allocator.stats().allocations > 0
+        del result
+        gc.collect()
+        assert in_use() == 0
+
+    return check
+
+
+def _bits(result: Any) -> Any:
+    if isinstance(result, dict):
+        return {key: _bits(value) for key, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [_bits(value) for value in result]
+    if isinstance(result, str | bytes):
+        return result
+    array = np.asarray(result)
+    if array.dtype == object:
+        return [_bits(value) for value in array.ravel().tolist()]
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 @pytest.fixture

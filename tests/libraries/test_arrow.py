@@ -1,9 +1,12 @@
 """Arrow's buffers, arrays and tables stand on blocks without a copy, and keep them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet
 import pytest
 
 import bigmem
@@ -109,3 +112,22 @@ def test_a_stream_is_written_into_a_block_and_read_in_place(
     assert again.equals(table)
     del again
     assert in_use() == 0
+
+
+def columns_from_numpy() -> Any:
+    random = np.random.default_rng(7)
+    keys, values = random.integers(0, 50, COUNT), random.random(COUNT)
+    table = pa.table({"key": keys, "value": values, "double": pa.array(values * 2)})
+    sums = table.group_by("key", use_threads=False).aggregate([("value", "sum")]).sort_by("key")
+    file = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table, file)
+    read = pyarrow.parquet.read_table(pa.BufferReader(file.getvalue()))
+    assert read.equals(table)
+    chosen = read.filter(pyarrow.compute.field("value") > 0.5)
+    return [column.to_numpy() for each in (sums, chosen) for column in each.columns]
+
+
+def test_results_are_the_same_under_the_hook(
+    same_under_hook: Callable[[Callable[[], Any]], None],
+) -> None:
+    same_under_hook(columns_from_numpy)

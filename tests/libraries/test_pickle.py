@@ -125,3 +125,19 @@ def test_blocks_and_views_that_are_not_contiguous(
     assert (pickle.loads(pickle.dumps(stripes, protocol=5)) == stripes).all()
     del stripes
     assert in_use() == 0
+
+
+def test_under_the_hook_large_arrays_keep_the_bytes_they_came_as(
+    allocator: bigmem.Allocator, in_use: InUse
+) -> None:
+    large = pickle.dumps(np.ones(SHAPE))
+    small = pickle.dumps(np.ones(100, ">i2"))
+    bigmem.install(allocator, min_bytes=1)
+    try:
+        loaded = [pickle.loads(large), pickle.loads(small)]
+    finally:
+        bigmem.uninstall()
+    assert [array.sum() for array in loaded] == [120_000, 100]
+    assert in_use() == 1  # those of the large one are a bytes object, which is Python's
+    del loaded
+    assert in_use() == 0

@@ -1,5 +1,6 @@
 """What needs nothing but Python and NumPy: views, copies, files, and memory that is not ours."""
 
+import array
 import copy
 import ctypes
 import gc
@@ -23,9 +24,9 @@ COUNT = 50_000
 
 
 def numbers(allocator: bigmem.Allocator) -> np.ndarray:
-    array = bigmem.empty(COUNT, allocator=allocator)
-    array[:] = np.arange(COUNT)
-    return array
+    made = bigmem.empty(COUNT, allocator=allocator)
+    made[:] = np.arange(COUNT)
+    return made
 
 
 @pytest.fixture
@@ -40,10 +41,10 @@ def untouched() -> Iterator[None]:
 
 
 def test_a_memoryview_keeps_the_block(allocator: bigmem.Allocator, in_use: InUse) -> None:
-    array = bigmem.ones((50, 60), allocator=allocator)
-    view = memoryview(array)
+    ones = bigmem.ones((50, 60), allocator=allocator)
+    view = memoryview(ones)
     assert (view.shape, view.strides, view.format) == ((50, 60), (480, 8), "d")
-    del array
+    del ones
     part = view[10:20]
     view.release()
     assert in_use() == 1
@@ -162,6 +163,33 @@ def test_shared_memory_and_blocks_exchange_data(
         shared.unlink()
 
 
+def test_under_the_hook_memory_of_others_is_not_served(
+    allocator: bigmem.Allocator, in_use: InUse, tmp_path: Path
+) -> None:
+    shared = SharedMemory(create=True, size=8 * COUNT)
+    bigmem.install(allocator, min_bytes=1)
+    try:
+        views = [
+            np.ndarray(COUNT, buffer=shared.buf),
+            np.memmap(tmp_path / "mapped", "f8", "w+", shape=COUNT),
+            np.frombuffer(bytearray(8 * COUNT)),
+            np.asarray(memoryview(array.array("d", bytes(8 * COUNT)))),
+        ]
+        for view in views:
+            view[:] = 2
+        assert in_use() == 0
+        copies = [view.copy() for view in views]
+        assert in_use() == len(copies)
+    finally:
+        bigmem.uninstall()
+        views.clear()
+        shared.close()
+        shared.unlink()
+    assert all((each == 2).all() for each in copies)
+    copies.clear()
+    assert in_use() == 0
+
+
 @pytest.mark.usefixtures("untouched")
 def test_mappings_of_others_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "mapped"
@@ -177,3 +205,22 @@ def test_mappings_of_others_are_left_alone(tmp_path: Path) -> None:
         assert (view == np.arange(COUNT)).all()
         del view
     assert (np.fromfile(path) == np.arange(COUNT)).all()
+
+
+def files_and_copies() -> list[np.ndarray]:
+    first = np.linspace(0, 1, COUNT).reshape(100, -1)
+    file = io.BytesIO()
+    np.savez_compressed(file, first=first, second=np.asfortranarray(first))
+    file.seek(0)
+    with np.load(file) as archive:
+        loaded = [archive["first"], archive["second"]]
+    text = io.StringIO()
+    np.savetxt(text, first[:20])
+    read = np.loadtxt(io.StringIO(text.getvalue()))
+    return [*loaded, read, copy.deepcopy(first), np.fromiter(range(COUNT), np.int64)]
+
+
+def test_results_are_the_same_under_the_hook(
+    same_under_hook: Callable[[Callable[[], list[np.ndarray]]], None],
+) -> None:
+    same_under_hook(files_and_copies)

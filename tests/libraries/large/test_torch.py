@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,4 +129,57 @@ def test_a_data_loader_reads_blocks_in_its_worker_processes(
         seen += len(batch)
     assert seen == len(samples)
     del samples, loader, batch
+    assert in_use() == 0
+
+
+def train_on_numpys_arrays() -> Any:
+    random = np.random.default_rng(7)
+    inputs = random.standard_normal((2000, 16)).astype(np.float32)
+    targets = (inputs @ random.standard_normal(16).astype(np.float32))[:, None]
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(5):
+        for begin in range(0, 2000, 500):
+            part = slice(begin, begin + 500)
+            loss = torch.nn.functional.mse_loss(
+                model(torch.from_numpy(inputs[part] * 2)), torch.from_numpy(targets[part])
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    with torch.no_grad():
+        return losses, np.from_dlpack(model(torch.from_dlpack(inputs)))
+
+
+def test_training_gives_the_same_under_the_hook(
+    same_under_hook: Callable[[Callable[[], Any]], None],
+) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that share a sum round it one way or another
+    try:
+        same_under_hook(train_on_numpys_arrays)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_under_the_hook_torchs_own_tensors_stay_with_torch(
+    allocator: bigmem.Allocator, in_use: InUse
+) -> None:
+    bigmem.install(allocator, min_bytes=1)
+    try:
+        own = torch.ones(COUNT)
+        assert in_use() == 0
+        tensor = torch.from_numpy(np.ones(COUNT, np.float32))
+        assert in_use() == 1
+        view = own.numpy()
+        assert (view + 1).sum() == 2 * COUNT  # a temporary, gone again
+        assert allocator.stats().allocations > 1
+    finally:
+        bigmem.uninstall()
+    assert in_use() == 1
+    assert torch.equal(tensor, own)
+    del tensor
     assert in_use() == 0
