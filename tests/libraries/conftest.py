@@ -96,7 +96,7 @@ def run_suite(tmp_path: Path) -> Callable[..., str]:
         here, programs = Path(__file__).parent, Path(sys.executable).parent
         command = [*prefix, "-m", "pytest", "-q", "-p", "hooked", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [sys.executable, *command, "-W", "ignore", *arguments],
+            [sys.executable, *command, "--disable-warnings", *arguments],
             cwd=tmp_path,
             env={
                 **os.environ,

@@ -1,6 +1,6 @@
 """A pytest plugin: the whole run with bigmem's hook on, and in the end what the hook has served.
 
-    pytest -p hooked --bigmem-allocator recycle --bigmem-min-bytes 1 --pyargs numpy.lib.tests.test_io
+    pytest -p hooked --bigmem-allocator recycle --bigmem-min-bytes 1 --pyargs numpy.ma
 
 Without an allocator's name it leaves NumPy to what `bigmem run` has installed.
 """

@@ -74,9 +74,18 @@ def test_a_block_is_a_buffer_like_any_other(allocator: bigmem.Allocator, tmp_pat
     block.release()
 
 
-def test_copies_are_numpys_own_and_hold_nothing(
-    allocator: bigmem.Allocator, in_use: InUse
-) -> None:
+def test_an_array_made_over_a_block_keeps_it(allocator: bigmem.Allocator, in_use: InUse) -> None:
+    """Though NumPy gives the buffer itself back at once, so that release() would not be refused."""
+    over = np.ndarray(1000, buffer=allocator.allocate(8000))
+    assert in_use() == 1
+    over[:] = 3
+    bigmem.trim()
+    assert over.sum() == 3000
+    del over
+    assert in_use() == 0
+
+
+def test_copies_are_numpys_own_and_hold_nothing(allocator: bigmem.Allocator, in_use: InUse) -> None:
     ours = numbers(allocator)
     copies = [copy.copy(ours), copy.deepcopy(ours), ours.copy(), copy.deepcopy([ours])[0]]
     addresses = {ours.ctypes.data, *(each.ctypes.data for each in copies)}
@@ -93,9 +102,7 @@ def test_blocks_are_not_copied(allocator: bigmem.Allocator) -> None:
             duplicate(block)
 
 
-def test_save_and_load(
-    allocator: bigmem.Allocator, in_use: InUse, tmp_path: Path
-) -> None:
+def test_save_and_load(allocator: bigmem.Allocator, in_use: InUse, tmp_path: Path) -> None:
     ours = numbers(allocator)
     path = tmp_path / "array.npy"
     np.save(path, ours)
@@ -145,9 +152,7 @@ def test_shared_memory_is_neither_counted_nor_disturbed() -> None:
         shared.unlink()
 
 
-def test_shared_memory_and_blocks_exchange_data(
-    allocator: bigmem.Allocator, in_use: InUse
-) -> None:
+def test_shared_memory_and_blocks_exchange_data(allocator: bigmem.Allocator, in_use: InUse) -> None:
     ours = numbers(allocator)
     shared = SharedMemory(create=True, size=8 * COUNT)
     try:

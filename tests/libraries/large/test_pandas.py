@@ -30,7 +30,9 @@ def columns(table: pd.DataFrame) -> dict[str, Any]:
     """Each column's own array, or its texts."""
     flat = table.reset_index()
     return {
-        str(name): values.to_numpy() if values.dtype.kind in "iufbM" else values.astype(str).tolist()
+        str(name): values.to_numpy()
+        if values.dtype.kind in "iufbM"
+        else values.astype(str).tolist()
         for name, values in flat.items()
     }
 

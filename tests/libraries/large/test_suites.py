@@ -68,6 +68,12 @@ def test_numpys_tests_pass_with_every_array_on_a_block(module: str, run_suite: R
     print(run_suite(*options, "--pyargs", f"numpy.{module}"))
 
 
+def test_numpys_tests_pass_under_bigmem_run(run_suite: Run) -> None:
+    command = ("-m", "bigmem", "run", "--allocator", "recycle")
+    modules = [f"numpy.{module}" for module in NUMPY if module.startswith("_core")]
+    print(run_suite("--pyargs", *modules, prefix=command))
+
+
 @pytest.mark.parametrize("allocator_name", ["system", "mapped", "dontneed", "deferred"])
 @pytest.mark.parametrize("module", ["_core.tests.test_numeric", "lib.tests.test_loadtxt"])
 def test_some_do_with_each_allocator(module: str, allocator_name: str, run_suite: Run) -> None:
