@@ -6,7 +6,7 @@ Plain pandas, as such scripts are written: every step makes new columns.
 import numpy as np
 import pandas as pd
 
-ROWS, KEYS = 6_000_000, 5000
+ROWS, KEYS = 2_000_000, 5000
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ Plain NumPy, as such scripts are written: every step makes new arrays.
 
 import numpy as np
 
-FRAMES, SIDE = 48, 1536
+FRAMES, SIDE = 24, 1536
 
 
 def blur(image: np.ndarray, width: int) -> np.ndarray:

@@ -5,7 +5,7 @@ Plain NumPy, as such scripts are written: every step makes new arrays.
 
 import numpy as np
 
-SAMPLES, SIDE, ROUNDS = 1 << 22, 2048, 8
+SAMPLES, SIDE, ROUNDS = 1 << 22, 2048, 4
 
 
 def main() -> None:
@@ -17,13 +17,13 @@ def main() -> None:
         window = signal * np.hanning(SAMPLES)
         spectrum = np.fft.rfft(window)
         frequency = np.fft.rfftfreq(SAMPLES)
-        mask = (frequency > 0.02 * band) & (frequency < 0.02 * (band + 2))
+        mask = (frequency > 0.05 * band) & (frequency < 0.05 * (band + 2))
         power += float(np.mean(np.fft.irfft(spectrum * mask) ** 2))
 
         image = random.standard_normal((SIDE, SIDE))
         plane = np.fft.fftshift(np.fft.fft2(image))
         radius = np.hypot(*np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j])
-        ring = np.exp(-((radius - 0.1 * (band + 1)) ** 2) / 0.01)
+        ring = np.exp(-((radius - 0.2 * (band + 1)) ** 2) / 0.01)
         filtered = np.fft.ifft2(np.fft.ifftshift(plane * ring)).real
         power += float(np.mean(filtered**2))
     print(f"power {power:.9f}")
