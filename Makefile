@@ -3,7 +3,8 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test lint bench bench-core bench-hook results test-gpu clean
+.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook results \
+  test-gpu clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -24,6 +25,16 @@ stress:
 long-test:
 	@scripts/setup.sh $(VENV) test
 	$(BIN)/python -m pytest -s -m long
+
+# The libraries that bigmem must live with, NumPy's own test suite among them, under the hook.
+# The CPU build of torch comes first, alone and from its own index: PyPI's brings CUDA along.
+TORCH ?= 2.13.0+cpu
+test-interop:
+	@scripts/setup.sh $(VENV) test
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps \
+	  --extra-index-url https://download.pytorch.org/whl/cpu torch==$(TORCH)
+	@scripts/setup.sh $(VENV) test,interop
+	$(BIN)/python -m pytest -v -o norecursedirs=fixtures tests/libraries
 
 lint:
 	@scripts/setup.sh $(VENV) lint,prover,test

@@ -20,9 +20,10 @@ def each_call(function: Callable[P, R], context: Fresh) -> Callable[P, R]:
     Raises
     ------
     TypeError
-        For a class, and for what cannot be called, as a classmethod.
+        For a class, and for what cannot be called, as a classmethod; for a staticmethod, which
+        can be, but would be bound once it is wrapped.
     """
-    if isinstance(function, type) or not callable(function):
+    if isinstance(function, type | staticmethod) or not callable(function):
         raise TypeError(
             f"expected a function or method, not {function!r}; on methods, this decorator goes "
             "below @classmethod and the like"

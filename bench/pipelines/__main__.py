@@ -44,7 +44,6 @@ def run(program: str, way: str, regime: str) -> tuple[str, Run]:
         "wall_s": wall,
         "system_s": usage.ru_stime,
         "minor_faults": usage.ru_minflt,
-        "peak_mib": usage.ru_maxrss / 1024,
     }
 
 
@@ -91,7 +90,6 @@ def table(found: dict[str, dict[str, dict[str, Run]]]) -> list[str]:
                         f"{figures['wall_s'] / ways['python']['wall_s']:.2f}",
                         f"{figures['system_s']:.2f}",
                         f"{figures['minor_faults']:,.0f}",
-                        f"{figures['peak_mib']:,.0f}",
                     ]
                 )
     return machine.markdown_table(rows, names=3)

@@ -143,7 +143,7 @@ PyObject* make_block(const Route& route, std::size_t nbytes, bool zeroed, bool k
 }  // namespace
 
 Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address,
-             const Ledger::Note* moved) {
+             const Ledger::Note* moved, std::size_t spare) {
   if (!route || nbytes < route->min_bytes || inside || WithGil::finalizing())
     return Served::not_here;
   SavedError saved;
@@ -151,13 +151,22 @@ Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil,
   // Another one may be installed while this one is at work.
   const Route mine(route->allocator, route->quick, route->quick_most, route->min_bytes);
   const Timing timing(nbytes);
-  PyObject* block = make_block(mine, nbytes, zeroed, keep_gil);
+  PyObject* block = make_block(mine, nbytes + spare, zeroed, keep_gil);
+  if (!block && spare && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+    PyErr_Clear();
+    block = make_block(mine, nbytes, zeroed, keep_gil);
+  }
   Entry entry;
   const bool accepted = block && accept(mine, block, nbytes, entry);
   Py_XDECREF(block);  // the view holds it
   if (!accepted) {
     if (PyErr_ExceptionMatches(PyExc_Exception)) {
-      PyErr_WriteUnraisable(mine.allocator);
+      // Having no memory is what NumPy says anyway, and what a program may be prepared for.
+      const bool plain = !Py_IsNone(mine.quick) && PyErr_ExceptionMatches(out_of_memory);
+      if (plain)
+        PyErr_Clear();
+      else
+        PyErr_WriteUnraisable(mine.allocator);
       return Served::no;
     }
     raise_later();

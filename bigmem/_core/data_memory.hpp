@@ -41,6 +41,7 @@ struct Entry {
   std::size_t nbytes = 0;
   bool noted = false;
   Ledger::Note note;
+  std::uint64_t resize = 0;  // the number of the one that is under way, if any
 
   bool is_block() const { return view.obj != nullptr; }
 };
@@ -82,9 +83,10 @@ class Timing {
 enum class Served { yes, no, not_here };
 
 // A block of the route's allocator at *address, if the request is for it. What goes wrong is
-// printed: NumPy has no words for it but "unable to allocate". `moved` is for the ledger.
+// printed: NumPy has no words for it but "unable to allocate". `moved` is for the ledger; the block
+// has `spare` bytes more than asked for, if there is memory for them.
 Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address,
-             const Ledger::Note* moved = nullptr);
+             const Ledger::Note* moved = nullptr, std::size_t spare = 0);
 
 // Releases the block of an entry that is out of the table.
 void let_go(Entry& entry);

@@ -48,7 +48,10 @@ PyObject* start_ledger(PyObject*, PyObject* args) {
   Py_DECREF(path);
   if (!ledger) return nullptr;
   // A child of fork is another process than the one that is accounted for.
-  static const int at_fork = pthread_atfork(nullptr, nullptr, [] { set_ledger(nullptr); });
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+    set_ledger(nullptr);
+    started = nullptr;  // the file is shared
+  });
   static const int at_exit = Py_AtExit(finish);
   if (at_fork != 0 || at_exit != 0) {
     PyErr_SetString(PyExc_RuntimeError, "no room for another handler of the process's end");

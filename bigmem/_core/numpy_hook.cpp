@@ -125,7 +125,8 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   {
     std::optional<GilKept> kept;
     if (keep_gil) kept.emplace();
-    resized = resize_block(before.view.obj, nbytes);
+    const bool has_spare = nbytes > before.nbytes && nbytes <= range_of(before.view.obj).nbytes;
+    resized = has_spare || resize_block(before.view.obj, nbytes);
   }
   void* moved = reinterpret_cast<void*>(range_of(before.view.obj).begin);
   Entry& after = table.file(moved, std::move(node));
@@ -139,32 +140,90 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   return true;
 }
 
-void* resize(const Detour* detour, void* address, Entry* entry, std::size_t nbytes, bool keep_gil) {
-  SavedError saved;
+// What NumPy is resizing while an allocator is asked for other memory. That may run Python code,
+// which may get at the same array, here or in another thread: to resize it meanwhile is refused.
+class Resizing {
+ public:
+  explicit Resizing(const void* address) : address_(address) {
+    Entry* entry = table.find(address);
+    if (!entry) {
+      Entry guest;
+      // Nobody was told its size but the C library.
+      guest.nbytes = malloc_usable_size(const_cast<void*>(address));
+      try {
+        entry = &table.insert(address, guest);
+      } catch (const std::bad_alloc&) {
+        return;
+      }
+      is_guest_ = true;
+    }
+    entry->resize = number_;
+  }
+  ~Resizing() {
+    Entry* found = entry();
+    if (!found) return;
+    found->resize = 0;
+    if (is_guest_) table.take(address_);
+  }
+  Resizing(const Resizing&) = delete;
+  Resizing& operator=(const Resizing&) = delete;
+
+  // Null if it has been released.
+  Entry* entry() const {
+    Entry* found = table.find(address_);
+    return found && found->resize == number_ ? found : nullptr;
+  }
+
+ private:
+  static inline std::uint64_t begun_ = 0;
+
+  const void* const address_;
+  const std::uint64_t number_ = ++begun_;
+  bool is_guest_ = false;
+};
+
+// The bytes at `address` go to `other`, of `nbytes` bytes, which is returned; null if they are
+// not there any more.
+void* copy_over(const Detour* detour, const Resizing& resizing, void* address, void* other,
+                std::size_t nbytes) {
+  const Entry* entry = resizing.entry();
+  if (!entry) {
+    release(below(detour), other, nbytes);
+    return nullptr;
+  }
   const std::size_t before = entry->nbytes;
-  const Route* route = route_of(detour);
-  if ((!route || nbytes >= route->min_bytes) && resize_in_place(&address, entry, nbytes, keep_gil))
-    return address;
-  void* other = nullptr;
-  const Served served = serve(route_of(detour), nbytes, false, keep_gil, &other, &entry->note);
-  if (served == Served::not_here) other = plain(below(detour), nbytes, false);
-  if (!other) return nullptr;
   std::memcpy(other, address, std::min(before, nbytes));
   release(below(detour), address, before);
   return other;
 }
 
+void* resize(const Detour* detour, void* address, Entry* entry, std::size_t nbytes, bool keep_gil) {
+  SavedError saved;
+  const Route* route = route_of(detour);
+  if ((!route || nbytes >= route->min_bytes) && resize_in_place(&address, entry, nbytes, keep_gil))
+    return address;
+  // Parsing text, which gives up the GIL, grows by small steps: not each is to be a copy.
+  const std::size_t spare = !keep_gil && nbytes > entry->nbytes ? nbytes / 4 : 0;
+  const Ledger::Note note = entry->note;
+  const Resizing resizing(address);
+  void* other = nullptr;
+  const Served served = serve(route_of(detour), nbytes, false, keep_gil, &other, &note, spare);
+  if (served == Served::not_here) other = plain(below(detour), nbytes, false);
+  if (other) return copy_over(detour, resizing, address, other, nbytes);
+  // Nobody needs room for less than there is.
+  const Entry* still = resizing.entry();
+  return still && nbytes <= still->nbytes ? address : nullptr;
+}
+
 // Memory of NumPy's own functions, which may grow so large that the route serves it.
 void* outgrow(const Detour* detour, void* address, std::size_t nbytes, bool keep_gil,
               Served* served) {
+  const Resizing resizing(address);
   void* grown = nullptr;
   *served = serve(route_of(detour), nbytes, false, keep_gil, &grown);
-  if (*served != Served::yes) return nullptr;
-  // Nobody was told its size but the C library.
-  const std::size_t before = malloc_usable_size(address);
-  std::memcpy(grown, address, std::min(before, nbytes));
-  release(below(detour), address, before);
-  return grown;
+  if (*served == Served::yes) return copy_over(detour, resizing, address, grown, nbytes);
+  if (!resizing.entry()) *served = Served::no;
+  return nullptr;
 }
 
 void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes) {
@@ -193,6 +252,7 @@ void* reallocate(const Detour* detour, void* address, std::size_t nbytes) {
   // address: nobody may get to see the array in between.
   const bool keep_gil = gil.had();
   Entry* entry = table.find(address);
+  if (entry && entry->resize) return nullptr;
   if (entry && entry->is_block()) return resize(detour, address, entry, nbytes, keep_gil);
   if (is_numpys(&functions)) {
     Served served;
@@ -200,7 +260,7 @@ void* reallocate(const Detour* detour, void* address, std::size_t nbytes) {
     if (served != Served::not_here) return grown;
   }
   if (detour) return functions.realloc(functions.ctx, address, nbytes);
-  return reallocate_plain(address, entry, nbytes);
+  return reallocate_plain(address, table.find(address), nbytes);
 }
 
 void* installed_malloc(void*, std::size_t nbytes) {

@@ -52,7 +52,8 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(options, namespace)
         parsed.program = program
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            hint = "Python's own go before -m, as in python -X dev -m bigmem"
+            self.error(f"there is no option {unknown[0]}; {hint}")
         if not parsed.program:
             self.error("a program is missing: SCRIPT, -m MODULE, -c CODE or -")
         return parsed, unknown
@@ -175,12 +176,19 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
     while index < len(words):
         word = words[index]
         if word == "--":
-            return words[:index], words[index + 1 :]
-        if not word.startswith("-") or word == "-" or word.startswith(("-m", "-c")):
+            program = words[index + 1 :]
+            # Python must not take a script's name for an option of its own.
+            named_as_option = bool(program) and not _begins_program(program[0])
+            return words[:index], words[index:] if named_as_option else program
+        if _begins_program(word):
             break
         holds_value = "=" in word if word.startswith("--") else len(word) > len("-o")
         index += 1 if holds_value or word in ("-h", "--help") else 2
     return words[:index], words[index:]
+
+
+def _begins_program(word: str) -> bool:
+    return not word.startswith("-") or word == "-" or word.startswith(("-m", "-c"))
 
 
 def _abandon(stream: TextIO) -> None:

@@ -78,9 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse before the program runs what would lose its figures afterwards."""
-    for target in (arguments.trace, arguments.png, arguments.json):
-        if target is not None:
-            _outputs.check(target)
+    given = (arguments.trace, arguments.png, arguments.json)
+    _outputs.check([target for target in given if target is not None])
     if arguments.png is not None and importlib.util.find_spec("matplotlib") is None:
         raise bigmem.BigmemError("--png needs matplotlib, which is not installed")
     if arguments.allocator is not None:

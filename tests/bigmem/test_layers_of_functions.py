@@ -85,7 +85,7 @@ def test_a_decorated_function_looks_like_itself(function: Any) -> None:
 
 
 def test_what_cannot_be_decorated_is_refused() -> None:
-    for wrong in (int, classmethod(plain), 3, None):
+    for wrong in (int, classmethod(plain), staticmethod(plain), 3, None):
         with pytest.raises(TypeError, match="expected a function or method"):
             bigmem.layer("x")(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="needs a name"):

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import re
 import signal
+import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any, SupportsIndex
@@ -158,6 +159,79 @@ def test_an_allocator_may_use_arrays_of_its_own() -> None:
     assert allocator.sizes == [2 * MIB]
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("how", ["use", "install"])
+def test_an_array_is_not_resized_by_its_own_resizing(
+    how: str, served: bool, elsewhere: bool
+) -> None:
+    arrays: list[np.ndarray[Any, Any]] = []
+    refused: list[str] = []
+
+    def resize_again() -> None:
+        for nbytes in (8 * MIB, 100):
+            try:
+                arrays[0].resize(nbytes, refcheck=False)
+            except MemoryError as error:
+                refused.append(str(error))
+
+    class Meddling(Counting):
+        def allocate(
+            self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
+        ) -> bigmem.Block:
+            if nbytes == 4 * MIB and elsewhere:
+                thread = threading.Thread(target=resize_again)
+                thread.start()
+                thread.join()
+            elif nbytes == 4 * MIB:
+                resize_again()
+            return super().allocate(nbytes, alignment=alignment, zeroed=zeroed)
+
+    if how == "install":
+        bigmem.install(Meddling())
+    with bigmem.use(Meddling()) if how == "use" else contextlib.nullcontext():
+        before = 2 * MIB if served else 2 * KIB
+        array = np.ones(before, np.uint8)
+        arrays.append(array)
+        array.resize(4 * MIB, refcheck=False)
+    assert len(refused) == 2
+    for nbytes in (4 * MIB, 3 * MIB):
+        array.resize(nbytes, refcheck=False)
+        assert array.nbytes == nbytes
+        assert array[:before].all()
+        assert not array[before:].any()
+    arrays.clear()  # to which the allocator of the array refers
+
+
+def test_text_is_not_copied_at_every_step_that_it_grows_by() -> None:
+    numbers = 1 << 20
+    allocator = Counting()
+    with bigmem.use(allocator):
+        array = np.fromstring("7 " * numbers, sep=" ")
+    assert array.nbytes == 8 * numbers
+    assert (array == 7).all()
+    # From 1 MiB to 8 by a quarter each, and once more to what there is: not by 4096 numbers.
+    assert 4 <= len(allocator.sizes) <= 16
+    assert allocator.sizes[-1] == array.nbytes
+
+
+def test_text_grows_to_the_last_byte_that_there_is() -> None:
+    limit = 9 * MIB
+
+    class Scarce(Counting):
+        def allocate(
+            self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
+        ) -> bigmem.Block:
+            if int(nbytes) > limit:
+                raise bigmem.OutOfMemory("no more")
+            return super().allocate(nbytes, alignment=alignment, zeroed=zeroed)
+
+    with bigmem.use(Scarce()), raised_unraisable() as errors:
+        array = np.fromstring("7 " * (limit // 8 - 4096), sep=" ")
+        assert (array == 7).all()
+        assert not errors
+
+
 def test_an_error_in_flight_survives_a_release() -> None:
     class Noisy(Counting):
         def allocate(
@@ -205,3 +279,23 @@ def test_arrays_are_in_the_leak_report() -> None:
         array = np.ones(3 * MIB, np.uint8)
     (block,) = (block for block in bigmem.live_blocks() if block.nbytes == 3 * MIB)
     assert (block.allocator, block.address) == ("recycle", array.ctypes.data)
+
+
+@pytest.mark.parametrize("name", ["system", "mapped", "dontneed", "deferred", "recycle"])
+def test_having_no_memory_is_no_more_than_a_memory_error(name: str) -> None:
+    bigmem.install(bigmem.make(name))
+    with raised_unraisable() as errors:
+        with pytest.raises(MemoryError, match="Unable to allocate"):
+            np.ones(1 << 45)
+        assert not errors
+
+
+def test_an_array_shrinks_where_there_is_no_room_for_another() -> None:
+    allocator = bigmem.ArenaAllocator(
+        pages=bigmem.AnonymousPages(huge="always"), budget=bigmem.Budget("4MiB", timeout=0)
+    )
+    bigmem.install(allocator)
+    array = np.arange(4 * MIB // 8)
+    array.resize(MIB // 8 + 1, refcheck=False)
+    bigmem.uninstall()
+    assert (array == np.arange(MIB // 8 + 1)).all()

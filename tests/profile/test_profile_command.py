@@ -101,6 +101,7 @@ REFUSALS = {
     "no folder": (["-o", "missing/trace.json"], "missing/trace.json: cannot be written"),
     "a folder": (["--json", "."], "is a directory"),
     "under a file": (["--png", "kept.json/picture.png"], "cannot be written"),
+    "one file for two": (["-o", "./kept.json"], "two outputs"),
     "no allocator": (["--allocator", "nope"], "no allocator called 'nope'"),
 }
 
@@ -143,6 +144,16 @@ def test_what_cannot_be_written_after_all_is_told(tmp_path: Path):
 def test_a_device_is_written_to():
     done = command("--json", "/dev/stdout", "-c", "pass")
     assert json.loads(done.stdout)["minor_faults"] == 0
+
+
+def test_an_output_of_the_program_is_added_to(tmp_path: Path):
+    """The shell has sent it to a file, which must not take another's place."""
+    with (tmp_path / "out").open("w") as out:
+        words = ("--json", "/dev/stdout", "-c", "print('printed')")
+        command(*words, capture_output=False, stdout=out, stderr=subprocess.DEVNULL)
+    printed, figures = (tmp_path / "out").read_text().split("\n", 1)
+    assert printed == "printed"
+    assert json.loads(figures)["minor_faults"] == 0
 
 
 READY = "import time; print('ready', flush=True); time.sleep(60)"

@@ -195,6 +195,22 @@ def test_children_leave_the_record_alone():
     assert record.peak == 16 * MIB
 
 
+def test_layers_of_a_child_leave_the_events_alone():
+    record, _ = profiled(
+        """
+        import numpy as np, bigmem, os, sys
+        with bigmem.layer("parent"):
+            if os.fork() == 0:
+                with bigmem.layer("child"):
+                    pass
+                sys.exit(0)
+            os.wait()
+        """,
+        events=100,
+    )
+    assert [event.name for event in record.events] == ["parent"]
+
+
 def test_a_program_that_replaces_itself_begins_anew():
     record, _ = profiled(
         """
