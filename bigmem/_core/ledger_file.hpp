@@ -39,7 +39,7 @@ struct EventRecord {
   double seconds;
   std::uint64_t nbytes;  // of a block; the task of a layer, 0 for none
   std::uint64_t live;    // after it
-  TextPiece name;      // of a layer
+  TextPiece name;        // of a layer
   std::uint32_t kind;
   std::uint32_t line;
   std::uint64_t thread;

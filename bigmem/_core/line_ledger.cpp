@@ -223,7 +223,9 @@ TextPiece LineLedger::keep(std::string_view text) {
 
 void LineLedger::meet_this_thread() {
   static thread_local const LineLedger* met_by = nullptr;
-  if (std::exchange(met_by, this) == this || header_.threads == header_.threads_room) return;
+  if (met_by == this || header_.threads == header_.threads_room) return;
+  if (WithGil::finalizing()) return;  // there may be no modules any more to look its name up in
+  met_by = this;
   const std::string name = thread_name();
   if (name.empty()) return;
   auto* threads = reinterpret_cast<ThreadRecord*>(map_ + header_.threads_at);

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         parts = list(report.sections(found, here, counted, arguments.allocator))
         with contextlib.suppress(OSError):  # nobody can be told: files and exit code stand
             report.write(parts, sys.stderr)
-    written = _write_files(arguments, found, counted, ended, resident)
+    written = _write_files(arguments, found, here, counted, ended, resident)
     code = _child.end_alike(ended.status)
     return code if written or code else UNUSABLE
 
@@ -109,19 +109,28 @@ def _account(counted: Record | None, here: Prices, ended: _child.Ended) -> Accou
 def _write_files(
     arguments: argparse.Namespace,
     found: Account,
+    here: Prices,
     counted: Record | None,
     ended: _child.Ended,
     resident: Resident,
 ) -> bool:
     """Write what was asked for; False, and told, where that has become impossible."""
     from bigmem.profile.account import as_json
+    from bigmem.profile.savings import savings
     from bigmem.profile.trace import trace
 
     name = " ".join(arguments.program)
     files: list[tuple[Path, Iterable[bytes]]] = []
     if arguments.json is not None:
-        layers = {"layers": counted.layers["layers"]} if counted and counted.layers else {}
-        text = json.dumps({**as_json(found), **layers}, indent=2, allow_nan=False)
+        estimates = savings(found) if arguments.allocator is None else ()
+        figures = {
+            **as_json(found),
+            "complete": counted is None or counted.ended,
+            "fault_prices_s": {"small": here.small.fault_s, "huge": here.huge.fault_s},
+            "savings_s": {each.policy: each.saved_s for each in estimates},
+            "layers": counted.layers["layers"] if counted and counted.layers else [],
+        }
+        text = json.dumps(figures, indent=2, allow_nan=False)
         files.append((arguments.json, [f"{text}\n".encode()]))
     if arguments.trace is not None:
         pieces = trace(

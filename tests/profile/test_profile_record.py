@@ -121,7 +121,8 @@ def test_a_program_that_is_cut_off_leaves_its_record():
     assert line.faulted_small == pytest.approx(2048, rel=0.01)  # of the one that was released
 
 
-def test_a_moved_block_counts_once_and_stays_with_its_line():
+@pytest.mark.parametrize("config", [{}, {"allocator": "recycle"}], ids=["numpy", "recycle"])
+def test_a_moved_block_counts_once_and_stays_with_its_line(config):
     record, _ = profiled(
         """\
         import numpy as np
@@ -130,7 +131,8 @@ def test_a_moved_block_counts_once_and_stays_with_its_line():
         a.resize(10, refcheck=False)
         del a
         b = np.empty(5 << 20)
-        """
+        """,
+        **config,
     )
     assert {line.line: line.calls for line in record.lines} == {2: 1, 3: 1, 6: 1}
     assert record.peak == 40 * MIB  # nothing was left of `a`
