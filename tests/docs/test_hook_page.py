@@ -18,7 +18,7 @@ def test_tables_are_the_committed_results(result: str) -> None:
 
 def test_the_example_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    check = "\nassert bigmem.stats().allocations >= 4"
+    check = "\nassert bigmem.stats().allocations >= 3"
     done = subprocess.run(
         [sys.executable, "-c", example + check],
         check=False,
