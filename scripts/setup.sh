@@ -42,6 +42,7 @@ echo 'int main() { return __cplusplus < 201703L; }' | "$compiler" -std=c++17 -x 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 log=$venv/setup.log
 echo "setup: installing bigmem[$extras] into $venv with $("$venv/bin/python" --version) (log: $log)"
+touch "$stamp.begun"  # what is edited while it builds is newer
 "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[$extras]" >"$log" 2>&1 ||
   { tail -n 25 "$log" >&2; fail "the installation failed; the lines above say why (whole log: $log)."; }
-touch "$stamp"
+mv "$stamp.begun" "$stamp"

@@ -242,4 +242,4 @@ def _events(tables: _Tables, lines: tuple[LineRecord, ...]) -> tuple[Event, ...]
 
 def place(line: LineRecord, file: str = "") -> str:
     """How reports name a line, by its file or a shorter name of that."""
-    return f"{file or line.file}:{line.line}" if line.file else "outside Python code"
+    return f"{file or line.file}:{line.line}" if line.file else "elsewhere"
