@@ -131,7 +131,10 @@ Resident Residency::of(std::uintptr_t address, std::size_t nbytes) noexcept {
     std::uint64_t huge_bytes = 0;
     scan(file_, begin, end, [&](const Region& each) {
       const std::uint64_t length = each.end - each.begin;
-      each.categories& huge ? huge_bytes += length : found.small += length / page;
+      if (each.categories & huge)
+        huge_bytes += length;
+      else
+        found.small += length / page;
     });
     found.huge = (huge_bytes + huge_page / 2) / huge_page;
     return found;
