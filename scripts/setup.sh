@@ -13,7 +13,19 @@ fail() { echo "setup: $*" >&2; exit 1; }
 inputs() { find pyproject.toml CMakeLists.txt scripts/setup.sh bigmem prover \
   -name '*.toml' -o -name CMakeLists.txt -o -name '*.[ch]pp' -o -name '*.cuh' -o -name setup.sh; }
 
-if [ -f "$stamp" ] && [ -z "$(find $(inputs) -newer "$stamp" -print -quit)" ]; then exit 0; fi
+# A stamp names the extras that were installed; one that has ours among them will do.
+ready() {
+  local made extra
+  for made in "$venv"/.ready-*; do
+    [ -f "$made" ] || continue
+    for extra in ${extras//,/ }; do
+      case "-${made##*/.ready-}-" in *"-$extra-"*) ;; *) continue 2 ;; esac
+    done
+    if [ -z "$(find $(inputs) -newer "$made" -print -quit)" ]; then return 0; fi
+  done
+  return 1
+}
+if ready; then exit 0; fi
 
 [ "$(uname -s)" = Linux ] || fail "bigmem runs on Linux only (this is $(uname -s))."
 
@@ -42,7 +54,7 @@ echo 'int main() { return __cplusplus < 201703L; }' | "$compiler" -std=c++17 -x 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 log=$venv/setup.log
 echo "setup: installing bigmem[$extras] into $venv with $("$venv/bin/python" --version) (log: $log)"
-touch "$stamp.begun"  # what is edited while it builds is newer
+touch "$venv/.begun"  # what is edited while it builds is newer
 "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[$extras]" >"$log" 2>&1 ||
   { tail -n 25 "$log" >&2; fail "the installation failed; the lines above say why (whole log: $log)."; }
-mv "$stamp.begun" "$stamp"
+mv "$venv/.begun" "$stamp"
