@@ -22,7 +22,7 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Become the program: the exit code is its own."""
-    _launch.allocator_named(arguments.allocator).close()  # a wrong name is told before it starts
+    _launch.allocator_named(arguments.allocator)  # a wrong name is told before it starts
     words, environment = _launch.command(arguments.program, {"allocator": arguments.allocator})
     try:
         os.execve(words[0], words, environment)

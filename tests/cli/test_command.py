@@ -1,5 +1,6 @@
 """The command line of `bigmem` itself, and how it becomes a program."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bigmem.registry
-from bigmem.cli import _launch
+from bigmem.cli import _launch, main
 
 COMMAND = str(Path(sys.executable).with_name("bigmem"))
 
@@ -147,3 +148,14 @@ def test_a_python_that_cannot_be_started(refused, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonesuch/python")
     told = "bigmem: cannot start /nonesuch/python: No such file or directory\n"
     assert refused("run", "a.py") == told
+
+
+def test_the_process_default_survives_a_program_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "execve", refuse)
+    assert main(["run", "program.py"]) == 2
+    assert bigmem.zeros(10).sum() == 0
