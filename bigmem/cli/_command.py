@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, NoReturn, TextIO
 
+from bigmem.terminal import one_line
+
 UNUSABLE = 2
 """The exit code of what cannot be used, and of a defect."""
 
@@ -163,11 +165,6 @@ def tell(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         _abandon(sys.stderr)
-
-
-def one_line(message: str) -> str:
-    """The message with whatever is not printable, such as a name's newline, escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

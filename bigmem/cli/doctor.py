@@ -5,7 +5,6 @@ Takes less than 20 seconds and a tenth of the memory that is left.
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -38,8 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_report(diagnosis: "Diagnosis") -> None:
     from bigmem.profile import doctor_report
+    from bigmem.terminal import can_draw
 
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+    if can_draw(sys.stdout):
         doctor_report.print_with_colours(diagnosis)
     else:
         print(doctor_report.plain(diagnosis))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import bigmem
 from bigmem.cli import _child, _launch, _outputs
-from bigmem.cli._command import UNUSABLE, Parser, one_line, tell
+from bigmem.cli._command import UNUSABLE, Parser, tell
+from bigmem.terminal import one_line
 
 if TYPE_CHECKING:
     from bigmem.profile.account import Account

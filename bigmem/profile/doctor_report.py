@@ -11,6 +11,7 @@ from bigmem.profile.gpu import GpuReport
 from bigmem.profile.machine import NUMPY_HUGE_VARIABLE, Machine
 from bigmem.profile.wording import figure
 from bigmem.sizes import format_size
+from bigmem.terminal import one_line
 
 Row = tuple[str, ...]
 
@@ -39,7 +40,8 @@ def headline(diagnosis: Diagnosis) -> str:
 def sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """Everything else; no section is empty, and nothing in it can upset a terminal."""
     for section in _sections(diagnosis):
-        rows = tuple(tuple(_printable(cell) for cell in row) for row in section.rows)
+        # A control group's name or a driver's message may hold anything.
+        rows = tuple(tuple(one_line(cell) for cell in row) for row in section.rows)
         yield replace(section, rows=rows)
 
 
@@ -114,11 +116,6 @@ def print_with_colours(diagnosis: Diagnosis) -> None:
             table.add_row(*(Text(cell) for cell in row))
         console.print(table)
     console.print(Text(f"\nExamined in {diagnosis.seconds:.1f} s.", style="dim"))
-
-
-def _printable(text: str) -> str:
-    """With what a control group's name or a driver's message may hold escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _is_text(section: Section, column: int) -> bool:

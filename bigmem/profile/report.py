@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import os
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from bigmem.profile.account import Account, LineAccount
 from bigmem.profile.prices import Prices
 from bigmem.profile.record import Record, place
 from bigmem.profile.savings import Saving, savings
+from bigmem.terminal import can_draw, one_line
 
 _WORST = 10
 _LONGEST_CODE = 60
@@ -55,7 +55,7 @@ def sections(
 
 def write(parts: Sequence[Section], stream: TextIO) -> None:
     """Write the report, in colours on a terminal where rich is installed."""
-    if stream.isatty() and importlib.util.find_spec("rich") is not None:
+    if can_draw(stream):
         _write_in_colours(parts, stream)
     else:
         stream.write(plain(parts))
@@ -130,9 +130,8 @@ def _line(line: LineAccount) -> tuple[str, ...]:
     if len(code) > _LONGEST_CODE:
         code = f"{code[: _LONGEST_CODE - 3]}..."
     text = "  ".join(filter(None, (place(record, _short(record.file)), code)))
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     counts = (f"{record.calls:,}", _size(record.bytes))
-    return (*map(_seconds, figures), *counts, shown)
+    return (*map(_seconds, figures), *counts, one_line(text))
 
 
 def _savings(estimates: Sequence[Saving], wall_s: float) -> Section:
@@ -158,7 +157,7 @@ def _layer_rows(layers: Sequence[dict[str, Any]], depth: int) -> Iterator[tuple[
     for layer in layers:
         inside = layer["layers"]
         gaps = (f"{layer['inner_s']:.3f}", f"{layer['gap_s']:.3f}") if inside else ("", "")
-        name = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in layer["name"])
+        name = one_line(layer["name"])
         yield (f"{layer['calls']:,}", f"{layer['wall_s']:.3f}", *gaps, f"{'  ' * depth}{name}")
         yield from _layer_rows(inside, depth + 1)
 

@@ -1,6 +1,7 @@
 """The command line of the prover: one module a verb (see `bigmem.cli._command`)."""
 
-from bigmem.cli._command import Command, one_line, tell
+from bigmem.cli._command import Command, tell
+from bigmem.terminal import one_line
 from prover.errors import ProverError
 
 __all__ = ["main", "one_line", "tell", "warn"]

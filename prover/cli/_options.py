@@ -1,9 +1,7 @@
 """Options that several verbs share."""
 
 import argparse
-import importlib.util
 import resource
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -59,12 +57,6 @@ def allocator_named(name: str | None) -> "bigmem.Allocator":
     except (bigmem.BigmemError, ValueError) as error:
         source = "the default allocator" if name is None else f"--allocator {name}"
         raise UsageError(f"{source}: {error}") from None
-
-
-def can_draw() -> bool:
-    """Whether there is a terminal for a progress bar, and rich, an extra, to draw it."""
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    return terminal and importlib.util.find_spec("rich") is not None
 
 
 def keep_out_of_core_dumps() -> None:

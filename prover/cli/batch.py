@@ -2,10 +2,12 @@
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bigmem.terminal import can_draw
 from prover.cli import _options, one_line, warn
 from prover.errors import UnwritableOutput
 
@@ -77,7 +79,7 @@ def _make_folder(path: Path) -> None:
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[["Made"], None]]:
     """A bar on a terminal where rich is installed, a line for each proof elsewhere."""
-    if not _options.can_draw():
+    if not can_draw(sys.stderr):
         yield lambda made: print(f"{one_line(made.proof)}  {made.wall_s:.3f} s", flush=True)
         return
     from rich.console import Console

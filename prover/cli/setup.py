@@ -1,12 +1,14 @@
 """Make a key for a circuit, for development only: whoever runs this could forge proofs."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prover.cli import _options, one_line, tell
+from bigmem.terminal import can_draw
+from prover.cli import one_line, tell
 from prover.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _shout(output: str) -> None:
 
 @contextmanager
 def _bar(domain: int) -> Iterator["Progress | None"]:
-    if domain < _LONG or not _options.can_draw():
+    if domain < _LONG or not can_draw(sys.stderr):
         yield None
         return
     from rich.console import Console
