@@ -40,10 +40,6 @@ OUTLIER = 2.5
 MOST_PAGES = 0.5
 """From this share on, memory counts as being in huge pages."""
 
-_FAULT_RANGE = 64 * MIB
-_FAULT_ROUNDS = 3
-# When this much is over, no further round begins; one always counts.
-_FAULT_SECONDS = 0.4
 # One part in so many of the memory left may be touched.
 _SHARE = 10
 _MOST_ROUNDS = 5
@@ -56,22 +52,6 @@ _FEW_FAULTS = 2
 _SURELY_MAPPED = 64 * MIB
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True, slots=True)
-class FaultCosts:
-    """Seconds that one page fault costs beyond the writing of the page.
-
-    Attributes
-    ----------
-    small_s
-        A fault that brings a page of `SMALL_PAGE` bytes, 4 KiB on most machines.
-    huge_s
-        A fault that brings 2 MiB; `None` where this process gets no huge pages.
-    """
-
-    small_s: float
-    huge_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +122,6 @@ class Measured:
     numpy_huge_share: float | None
     wanted_bytes: int
     note: str | None = None
-
-
-def fault_costs(nbytes: int = _FAULT_RANGE) -> FaultCosts:
-    """Measure the cost of a page fault, in both page regimes, in well under a second.
-
-    Parameters
-    ----------
-    nbytes
-        How much is touched in a round; less where less than ten times as much memory is left.
-
-    Raises
-    ------
-    OSError
-        No memory can be mapped.
-    """
-    size = affordable(nbytes)
-    deadline = time.monotonic() + _FAULT_SECONDS
-    small = _median(touch.small_fault_s for touch in _touches(size, False, deadline))
-    huge = _median(touch.huge_fault_s for touch in _touches(size, True, deadline))
-    return FaultCosts(small or 0.0, huge)
 
 
 def page_costs(nbytes: int, *, huge: bool, seconds: float) -> PageCosts:
@@ -328,17 +288,6 @@ class _Range:
     def unmap(self) -> None:
         del self.array  # a mapping with a view of it cannot be closed
         self._mapping.close()
-
-
-def _touches(nbytes: int, huge: bool, deadline: float) -> list[_Touch]:
-    touches: list[_Touch] = []
-    while len(touches) < 1 + _FAULT_ROUNDS:
-        memory = _Range(nbytes, huge=huge)
-        touches.append(memory.touch())
-        memory.unmap()
-        if len(touches) > 1 and time.monotonic() > deadline:
-            break
-    return touches[1:]
 
 
 def _warm_up(nbytes: int, huge: bool, deadline: float) -> tuple[float, int]:
