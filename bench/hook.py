@@ -13,11 +13,8 @@ counts: whatever else the machine does, and whichever way the heap lies, only ad
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -114,21 +111,15 @@ def measure(arrays: int, regime: str) -> dict[str, Seconds]:
     """Every question in fresh processes of one page regime."""
     found: dict[str, Seconds] = {}
     for part in ("before", "hook") * PROCESSES:
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.hook", "--part", part, "--arrays", str(arrays)],
-            env=machine.regime_environment(regime),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        for name, seconds in json.loads(done.stdout).items():
+        words = ("--part", part, "--arrays", str(arrays))
+        for name, seconds in machine.in_regime(regime, "bench.hook", *words).items():
             best = found.setdefault(name, {})
             for way, value in seconds.items():
                 best[way] = min(best.get(way, value), value)
     return found
 
 
-def table(found: dict[str, Seconds]) -> list[str]:
+def table(found: dict[str, Seconds]) -> list[list[str]]:
     """Microseconds and the ratio that matters."""
     rows = [["", "never installed, us", "uninstalled, us", "installed, us", "installed / never"]]
     for name, seconds in found.items():
@@ -139,7 +130,7 @@ def table(found: dict[str, Seconds]) -> list[str]:
                 f"{seconds['on'] / seconds['before']:.2f}",
             ]
         )
-    return machine.markdown_table(rows)
+    return rows
 
 
 def main() -> None:
@@ -149,29 +140,20 @@ def main() -> None:
     )
     parser.add_argument("--arrays", type=int, default=10_000_000, help="tiny ones")
     parser.add_argument("--allocator", default="recycle")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    machine.add_result_options(parser)
     parser.add_argument("--part", choices=("before", "hook"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:
-        allocator = bigmem.make(options.allocator)
-        arrays = options.arrays
-        print(
-            json.dumps(before(arrays) if options.part == "before" else alternate(arrays, allocator))
-        )
+        if options.part == "before":
+            print(json.dumps(before(options.arrays)))
+        else:
+            print(json.dumps(alternate(options.arrays, bigmem.make(options.allocator))))
         return
     machine.warm_up(1 << 30)
     found = {regime: measure(options.arrays, regime) for regime in machine.REGIMES}
-    lines = []
-    for regime, seconds in found.items():
-        lines += [f"**{regime} pages**", "", *table(seconds), ""]
-    lines += [f"Machine: {machine.summary()}."]
-    print("\n".join(lines))
-    if options.markdown is not None:
-        options.markdown.write_text("\n".join(lines) + "\n")
-    if options.json is not None:
-        results = {"machine": machine.describe(), "allocator": options.allocator, "seconds": found}
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    page = machine.markdown_page({f"{regime} pages": table(one) for regime, one in found.items()})
+    print(page, end="")
+    machine.write_results(options, {"allocator": options.allocator, "seconds": found}, page)
 
 
 if __name__ == "__main__":

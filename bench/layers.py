@@ -10,12 +10,10 @@ after the one timer has ended, before the other. Each page regime runs in a fres
 import argparse
 import contextlib
 import json
-import subprocess
 import sys
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import bigmem
@@ -69,15 +67,9 @@ def measure_regime(nbytes: int, rounds: int) -> dict[str, Any]:
 
 
 def run_regime(regime: str, nbytes: int, rounds: int) -> dict[str, Any]:
-    """`measure_regime` in a fresh process, which NumPy and bigmem both need to change theirs."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.layers", "--size", str(nbytes), "--rounds", str(rounds),
-         "--one-regime"],
-        env=machine.regime_environment(regime),
-        stdout=subprocess.PIPE,
-        check=True,
-    )  # fmt: skip
-    results: dict[str, Any] = json.loads(done.stdout)
+    """`measure_regime` in a fresh process."""
+    words = ("--size", str(nbytes), "--rounds", str(rounds), "--one-regime")
+    results: dict[str, Any] = machine.in_regime(regime, "bench.layers", *words)
     return results
 
 
@@ -149,8 +141,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--size", default="2GiB", help="of the arrays of a call (default 2GiB)")
     parser.add_argument("--rounds", type=int, default=4, help="calls of each kind (default 4)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page's part there")
+    machine.add_result_options(parser)
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     size = parse_size(arguments.size)
@@ -158,7 +149,6 @@ def main() -> None:
         json.dump(measure_regime(size, arguments.rounds), sys.stdout)
         return
     content = {
-        "machine": machine.describe(),
         "size": size,
         "rounds": arguments.rounds,
         "results": {r: run_regime(r, size, arguments.rounds) for r in machine.REGIMES},
@@ -166,10 +156,7 @@ def main() -> None:
     }
     page = markdown(content)
     print(page, end="")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    if arguments.markdown:
-        arguments.markdown.write_text(page)
+    machine.write_results(arguments, content, page)
 
 
 if __name__ == "__main__":

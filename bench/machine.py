@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -81,6 +85,43 @@ def markdown_table(rows: Sequence[Sequence[str]], names: int = 1) -> list[str]:
     heads, *body = rows
     rule = "|" + "---|" * names + "---:|" * (len(heads) - names)
     return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in body)]
+
+
+def markdown_page(tables: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """Tables, by title, and the machine's description."""
+    lines = []
+    for title, rows in tables.items():
+        lines += [f"**{title}**", "", *markdown_table(rows), ""]
+    return "\n".join([*lines, f"Machine: {summary()}.", ""])
+
+
+def in_regime(regime: str, module: str, *words: str) -> Any:
+    """What a module prints as JSON in a fresh process of one of `REGIMES`.
+
+    NumPy and bigmem both need a fresh process to change theirs.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        env=regime_environment(regime),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `write_results` goes by."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")
+
+
+def write_results(arguments: argparse.Namespace, figures: Mapping[str, Any], page: str) -> None:
+    """Write the figures, with the machine's description, and the page where they were asked for."""
+    if arguments.json:
+        content = {"machine": describe(), **figures}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(page)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ end, Python's and Node's start included; peak RSS is the whole process's.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.chain import write_chain
-from bench.machine import describe, markdown_table, summary
+from bench.machine import add_result_options, markdown_table, summary, write_results
 from bench.node import snarkjs_command
 from prover.curves import CURVES, Curve
 
@@ -121,8 +120,7 @@ def main() -> None:
     parser.add_argument("k", type=int, nargs="+", help="binary logarithms of the domains")
     parser.add_argument("--curve", choices=CURVES, nargs="+", default=["bn128"])
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    add_result_options(parser)
     arguments = parser.parse_args()
     if min(arguments.k) < 5 or arguments.rounds < 1:
         parser.error("k must be at least 5, and a round at least one")
@@ -135,12 +133,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 results.append(compare(CURVES[curve], k, arguments.rounds, Path(folder)))
             print(line(results[-1].cells()), flush=True)
-    if arguments.json:
-        figures = [{**asdict(result), "speedup": result.speedup} for result in results]
-        content = {"machine": describe(), "rounds": arguments.rounds, "results": figures}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    if arguments.markdown:
-        arguments.markdown.write_text(markdown(results))
+    figures = [{**asdict(result), "speedup": result.speedup} for result in results]
+    content = {"rounds": arguments.rounds, "results": figures}
+    write_results(arguments, content, markdown(results))
 
 
 if __name__ == "__main__":

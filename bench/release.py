@@ -13,11 +13,9 @@ For NumPy and for each allocator, in both page regimes, each regime in a fresh p
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,14 +145,9 @@ def measure_regime(size: int) -> dict[str, Any]:
 
 
 def run_regime(regime: str, size: int) -> dict[str, Any]:
-    """`measure_regime` in a fresh process, which NumPy and bigmem both need to change theirs."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.release", "--size", str(size), "--one-regime"],
-        env=machine.regime_environment(regime),
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    results: dict[str, Any] = json.loads(done.stdout)
+    """`measure_regime` in a fresh process."""
+    words = ("--size", str(size), "--one-regime")
+    results: dict[str, Any] = machine.in_regime(regime, "bench.release", *words)
     return results
 
 
@@ -200,21 +193,12 @@ def print_table(regime: str, rows: list[list[str]]) -> None:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
 
 
-def markdown(tables: dict[str, list[list[str]]]) -> str:
-    """Every regime's rows as Markdown tables, with the machine's description."""
-    lines = []
-    for regime, rows in tables.items():
-        lines += [f"**{regime}**", "", *machine.markdown_table(rows), ""]
-    return "\n".join([*lines, f"Machine: {machine.summary()}.", ""])
-
-
 def main() -> None:
     """Measure both regimes, print a table each."""
     parser = argparse.ArgumentParser(prog="python -m bench.release", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--size", default="4GiB", help="of the large array (default 4GiB)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")
+    machine.add_result_options(parser)
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     size = parse_size(arguments.size)
@@ -225,11 +209,8 @@ def main() -> None:
     tables = {regime: table(size, found) for regime, found in results.items()}
     for regime, rows in tables.items():
         print_table(regime, rows)
-    if arguments.json:
-        content = {"machine": machine.describe(), "size": size, "results": results}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    if arguments.markdown:
-        arguments.markdown.write_text(markdown(tables))
+    figures = {"size": size, "results": results}
+    machine.write_results(arguments, figures, machine.markdown_page(tables))
 
 
 if __name__ == "__main__":

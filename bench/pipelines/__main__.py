@@ -6,14 +6,12 @@ Each program prints what it found; all runs of it must print the same.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from bench import machine
 
@@ -99,8 +97,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    machine.add_result_options(parser)
     options = parser.parse_args()
     machine.warm_up(2 << 30)
     found: dict[str, dict[str, dict[str, Run]]] = {}
@@ -108,13 +105,9 @@ def main() -> None:
         for regime in machine.REGIMES:
             found.setdefault(program, {})[regime] = measure(program, regime, options.rounds)
             print(f"{program}, {regime} pages: measured", file=sys.stderr, flush=True)
-    lines = [*table(found), "", f"Machine: {machine.summary()}."]
-    print("\n".join(lines))
-    if options.markdown is not None:
-        options.markdown.write_text("\n".join(lines) + "\n")
-    if options.json is not None:
-        results: dict[str, Any] = {"machine": machine.describe(), "found": found}
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    page = "\n".join([*table(found), "", f"Machine: {machine.summary()}.", ""])
+    print(page, end="")
+    machine.write_results(options, {"found": found}, page)
 
 
 if __name__ == "__main__":
