@@ -6,14 +6,6 @@ namespace {
 constexpr int most_frames = 12;
 constexpr std::size_t longest_site = 512;
 
-std::string_view utf8(PyObject* string) {
-  Py_ssize_t length;
-  const char* text = PyUnicode_Check(string) ? PyUnicode_AsUTF8AndSize(string, &length) : nullptr;
-  if (text) return {text, static_cast<std::size_t>(length)};
-  PyErr_Clear();  // not text, or a path that is not UTF-8
-  return "?";
-}
-
 // Told by the module, whose name cannot differ between installations as its path does.
 bool is_own(PyFrameObject* frame) {
   static PyObject* const key = PyUnicode_InternFromString("__name__");

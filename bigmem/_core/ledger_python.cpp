@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "layer_span.hpp"
 #include "line_ledger.hpp"
 #include "numpy_hook.hpp"
 
@@ -62,16 +63,10 @@ PyObject* start_ledger(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* note_layer(PyObject*, PyObject* span) {
-  PyObject* name;
-  double begin, seconds;
-  unsigned long long thread, task;
-  if (!PyArg_ParseTuple(span, "UddKK:note_layer", &name, &begin, &seconds, &thread, &task))
-    return nullptr;
-  const char* text = PyUnicode_AsUTF8(name);
-  // Half a surrogate pair is no reason to fail where the program leaves its layer.
-  if (!text) PyErr_Clear();
-  if (started) started->layer(text ? text : "?", begin, seconds, thread, task);
+PyObject* note_layer(PyObject*, PyObject* object) {
+  LayerSpan span;
+  if (!span_from_python(object, &span)) return nullptr;
+  if (started) started->layer(span.name, span.begin, span.seconds, span.thread, span.task);
   Py_RETURN_NONE;
 }
 

@@ -6,6 +6,14 @@ PyObject* bigmem_error = nullptr;
 PyObject* out_of_memory = nullptr;
 PyObject* invalid_release = nullptr;
 
+std::string_view utf8(PyObject* string) {
+  Py_ssize_t length;
+  const char* text = PyUnicode_Check(string) ? PyUnicode_AsUTF8AndSize(string, &length) : nullptr;
+  if (text) return {text, static_cast<std::size_t>(length)};
+  PyErr_Clear();
+  return "?";
+}
+
 namespace {
 
 PyObject* add_error(PyObject* module, const char* name, const char* doc, PyObject* bases) {

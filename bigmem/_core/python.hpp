@@ -3,7 +3,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <string_view>
+
 namespace bigmem {
+
+// The text of a Python string, which owns it; "?" of what is no text, or none that UTF-8 has.
+std::string_view utf8(PyObject* string);
 
 // While one exists, WithoutGil does nothing in this thread: for callers that rely on nobody else
 // running meanwhile.

@@ -27,14 +27,6 @@ class WithoutCollector {
 #endif
 };
 
-std::string_view file_of(PyCodeObject* code) {
-  Py_ssize_t length;
-  const char* text = PyUnicode_AsUTF8AndSize(code->co_filename, &length);
-  if (text) return {text, static_cast<std::size_t>(length)};
-  PyErr_Clear();  // a path that is not UTF-8
-  return "?";
-}
-
 }  // namespace
 
 SourceLines::SourceLines(Prefixes prefixes) : prefixes_(std::move(prefixes)) {
@@ -53,7 +45,7 @@ void SourceLines::forget() {
 
 SourceLines::Origin SourceLines::origin(PyCodeObject* code) {
   if (const auto known = origins_.find(code); known != origins_.end()) return known->second;
-  const std::string_view file = file_of(code);
+  const std::string_view file = utf8(code->co_filename);
   Origin found = Origin::program;
   for (const auto& [prefix, origin] : prefixes_) {
     if (file.substr(0, prefix.size()) != prefix) continue;
@@ -88,7 +80,7 @@ SourceLines::Place SourceLines::find(std::uint32_t* line) {
 
 std::pair<std::string_view, int> SourceLines::read(const Place& place) {
   SavedError saved;
-  return {file_of(place.code), PyCode_Addr2Line(place.code, place.instruction)};
+  return {utf8(place.code->co_filename), PyCode_Addr2Line(place.code, place.instruction)};
 }
 
 }  // namespace bigmem

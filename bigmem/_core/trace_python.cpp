@@ -8,6 +8,7 @@
 #include "block.hpp"
 #include "clock.hpp"
 #include "frames.hpp"
+#include "layer_span.hpp"
 #include "trace.hpp"
 
 namespace bigmem {
@@ -102,16 +103,10 @@ PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
   return block;
 }
 
-PyObject* log_layer(PyTraceLog* self, PyObject* span) {
-  PyObject* name;
-  double begin, seconds;
-  unsigned long long thread, task;
-  if (!PyArg_ParseTuple(span, "UddKK:layer", &name, &begin, &seconds, &thread, &task))
-    return nullptr;
-  const char* text = PyUnicode_AsUTF8(name);
-  // Half a surrogate pair is no reason to fail where the program leaves its layer.
-  if (!text) PyErr_Clear();
-  self->log->layer(text ? text : "?", begin, seconds, task);
+PyObject* log_layer(PyTraceLog* self, PyObject* object) {
+  LayerSpan span;
+  if (!span_from_python(object, &span)) return nullptr;
+  self->log->layer(span.name, span.begin, span.seconds, span.task);
   Py_RETURN_NONE;
 }
 
