@@ -3,7 +3,7 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook results \
+.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-pinned results \
   test-gpu clean
 
 demo:
@@ -60,6 +60,13 @@ bench-hook:
 	$(BIN)/python -m bench.hook --json bench/results/hook.json --markdown bench/results/hook.md
 	$(BIN)/python -m bench.pipelines --json bench/results/pipelines.json \
 	  --markdown bench/results/pipelines.md
+
+# Pinned memory, everyone's: four minutes on a machine with an NVIDIA GPU. CuPy comes along; PyTorch
+# and RMM are compared where they are installed (rmm-cu13 from PyPI).
+bench-pinned:
+	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) bench$$extra
+	$(BIN)/python -m bench.pinned --json bench/results/pinned.json \
+	  --markdown bench/results/pinned.md
 
 # The figures that the README shows, made again: about fifteen minutes on an otherwise idle machine.
 results:

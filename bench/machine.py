@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,16 @@ def summary() -> str:
     )
 
 
-def warm_up(nbytes: int) -> None:
-    """Touch `nbytes` of fresh memory once and give it back.
+def warm_up(nbytes: int, threads: int = 1) -> None:
+    """Touch `nbytes` of fresh memory once, on so many threads, and give it back.
 
     A virtual machine pays its host several times a page's usual price the first time a page is
     touched at all; without this the first run measured would pay it for the others.
     """
     step = 256 * MIB
-    held = []
-    for _ in range(nbytes // step):
-        held.append(np.ones(step, dtype=np.uint8))
+    with ThreadPoolExecutor(threads) as pool:
+        # All of it at once, or the same memory would be touched again and again.
+        list(pool.map(lambda _: np.ones(step, dtype=np.uint8), range(nbytes // step)))
 
 
 def regime_environment(regime: str) -> dict[str, str]:
