@@ -10,6 +10,9 @@ import os
 import random
 import re
 import subprocess
+import sys
+import textwrap
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bigmem.cuda
 from bench import machine
+from bench.gpu import Gpu
 from prover import curves
 from prover.backends.cpu import _cpu
 
@@ -321,6 +326,72 @@ def add_points() -> Callable[[Affine, Affine], Affine]:
 @pytest.fixture
 def multiply_point() -> Callable[[Affine, int], Affine]:
     return multiply
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Gpu:
+    return Gpu()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def touched_memory() -> None:
+    """A virtual machine's memory is slow to come the first time it is touched."""
+    machine.warm_up(16 << 30, threads=16)
+
+
+@pytest.fixture
+def pinned(gpu: Gpu) -> Iterator[bigmem.cuda.PinnedAllocator]:
+    """A pinned arena that gives everything back at the end."""
+    gpu.enter()
+    with bigmem.cuda.PinnedAllocator(name="test") as allocator:
+        yield allocator
+        gpu.synchronize()
+        assert allocator.flush(10)
+        allocator.trim()
+
+
+@dataclass
+class Finished:
+    """A program that ran in a process of its own."""
+
+    code: int
+    output: str
+    complaints: str
+    seconds: float
+
+
+@pytest.fixture
+def program_of() -> Callable[..., Finished]:
+    """Run a program that begins with a GPU and a pinned allocator; both outputs are kept."""
+    prelude = """
+import ctypes, gc, os, signal, sys, threading, time
+import numpy as np
+import bigmem, bigmem.cuda
+from bench.gpu import Gpu, CudaError
+gpu = Gpu()
+GIB, MIB = 1 << 30, 1 << 20
+def pin(allocator, nbytes, value=None):
+    array = bigmem.empty(nbytes, np.uint8, allocator=allocator)
+    if value is not None:
+        array[:] = value
+    return array
+"""
+
+    def run(program: str, timeout: float = 60, wrap: tuple[str, ...] = ()) -> Finished:
+        root = Path(__file__).parents[2]
+        start = time.monotonic()
+        done = subprocess.run(
+            [*wrap, sys.executable, "-c", prelude + textwrap.dedent(program)],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
+
+    return run
 
 
 @pytest.fixture(autouse=True)
