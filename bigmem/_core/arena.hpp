@@ -8,6 +8,7 @@
 
 #include "budget.hpp"
 #include "extent_map.hpp"
+#include "fences.hpp"
 #include "observer.hpp"
 #include "pages.hpp"
 #include "reclaimer.hpp"
@@ -43,6 +44,7 @@ struct ArenaConfig {
   std::size_t reserve = 0;         // address range of a region; 0 to let the arena choose
   std::shared_ptr<Reclaimer> reclaimer;
   std::shared_ptr<Budget> budget;
+  std::shared_ptr<Fences> fences;  // whose work released blocks wait for; null for none
 };
 
 // Blocks cut from reserved address ranges, and the way of their memory back to the system.

@@ -3,6 +3,7 @@
 #include "charge_python.hpp"
 #include "clearing.hpp"
 #include "extent_map_python.hpp"
+#include "fences_python.hpp"
 #include "guard_python.hpp"
 #include "incidents_python.hpp"
 #include "ledger_python.hpp"
@@ -71,7 +72,8 @@ int execute(PyObject* module) {
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
                     bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
-                    bigmem::add_pages_types(module) && bigmem::add_pressure_types(module) &&
+                    bigmem::add_pages_types(module) && bigmem::add_fences_types(module) &&
+                    bigmem::add_pressure_types(module) &&
                     bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module) &&
                     bigmem::add_numpy_hook(module) && bigmem::add_ledger(module);
   return good ? 0 : -1;

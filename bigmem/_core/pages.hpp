@@ -49,6 +49,12 @@ struct PagesTable {
   // the range consists of several mappings. The whole function is null where pages cannot move.
   void* (*remap)(void* context, void* address, std::size_t nbytes, std::size_t larger,
                  std::size_t alignment) = nullptr;
+  // What is committed and decommitted: 4 KiB or 2 MiB. Ranges given to commit are multiples of it;
+  // one that is there already may be among them, and is to cost nothing.
+  std::size_t granularity = 4096;
+  // Committed memory is resident at once, does not count as private to the process, and never
+  // reaches a child of fork.
+  bool pinned = false;
 };
 
 // The NUMA node that memory is to come from: whichever the thread's policy says; the one that runs

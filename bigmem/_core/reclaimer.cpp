@@ -235,7 +235,7 @@ void Reclaimer::for_each_memory(Visit visit) noexcept {
         if (j >= reclaimer->memories_.size()) break;
         memory = reclaimer->memories_[j];
       }
-      visit(*memory);
+      if (visit(*memory)) return;
     }
   }
 }
@@ -243,7 +243,10 @@ void Reclaimer::for_each_memory(Visit visit) noexcept {
 void Reclaimer::make_headroom(std::size_t nbytes) noexcept {
   // Blocks that nobody has touched yet are as good as used.
   std::size_t held = 0;
-  for_each_memory([&](Reclaimable& memory) { held += memory.held(); });
+  for_each_memory([&](Reclaimable& memory) {
+    held += memory.held();
+    return false;
+  });
   const std::size_t resident = resident_private_bytes();
   const std::size_t promised = held > resident ? held - resident : 0;
   const std::size_t wanted = nbytes + nbytes / overhead_share + overhead + promised;
@@ -251,8 +254,18 @@ void Reclaimer::make_headroom(std::size_t nbytes) noexcept {
   std::size_t missing = wanted > room ? wanted - room : 0;
   if (!missing) return;
   for_each_memory([&](Reclaimable& memory) {
-    if (missing) missing -= std::min(missing, memory.reclaim(missing));
+    missing -= std::min(missing, memory.reclaim(missing));
+    return missing == 0;
   });
+}
+
+bool Reclaimer::attach(const Fences* fences, std::uintptr_t address,
+                       Fences::Fence* fence) noexcept {
+  bool attached = false;
+  for_each_memory([&](Reclaimable& memory) {
+    return attached = memory.attach(fences, address, fence);
+  });
+  return attached;
 }
 
 bool Reclaimer::may_end() noexcept {

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "fences.hpp"
+
 namespace bigmem {
 
 // Memory that the workers of a Reclaimer look after.
@@ -27,6 +29,10 @@ class Reclaimable {
   virtual std::size_t reclaim(std::size_t nbytes) noexcept = 0;
   // Bytes that are resident, or will be once their users touch them.
   virtual std::size_t held() noexcept = 0;
+  // As attach_fence().
+  virtual bool attach(const Fences*, std::uintptr_t /*address*/, Fences::Fence*) noexcept {
+    return false;
+  }
   // Nothing will ever need reclaiming here again.
   virtual bool finished() noexcept = 0;
 
@@ -80,6 +86,9 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   // as the process would otherwise pass its memory limit.
   static void make_headroom(std::size_t nbytes) noexcept;
 
+  // As attach_fence(), whichever memory it is.
+  static bool attach(const Fences* fences, std::uintptr_t address, Fences::Fence* fence) noexcept;
+
   // The workers end once there is nothing left to look after.
   void close() noexcept;
 
@@ -105,7 +114,7 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   static void fork_done(bool in_child);
 
   template <typename Visit>
-  static void for_each_memory(Visit visit) noexcept;
+  static void for_each_memory(Visit visit) noexcept;  // until one answers that this was it
   void start() noexcept;
   bool start_worker(int slot) noexcept;
   bool run() noexcept;
