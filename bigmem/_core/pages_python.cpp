@@ -7,6 +7,8 @@
 #include <cstring>
 #include <thread>
 
+#include "cuda_python.hpp"
+
 namespace bigmem {
 namespace {
 
@@ -281,9 +283,10 @@ bool pages_from_python(PyObject* object, PagesTable* table) {
     *table = default_pages(reinterpret_cast<PyAnonymousPages*>(object)->options);
   } else if (PyObject_TypeCheck(object, probed_type)) {
     *table = table_of(reinterpret_cast<ProbedPages*>(object)->probe);
+  } else if (CudaPages* pages = cuda_pages_of(object)) {
+    *table = pages->table();
   } else {
-    PyErr_Format(PyExc_TypeError, "expected AnonymousPages, ProbedPages or None, not %.100s",
-                 Py_TYPE(object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "expected pages or None, not %.100s", Py_TYPE(object)->tp_name);
     return false;
   }
   return true;
