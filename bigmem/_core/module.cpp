@@ -73,9 +73,9 @@ int execute(PyObject* module) {
                     bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
                     bigmem::add_pages_types(module) && bigmem::add_fences_types(module) &&
-                    bigmem::add_pressure_types(module) &&
-                    bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module) &&
-                    bigmem::add_numpy_hook(module) && bigmem::add_ledger(module);
+                    bigmem::add_pressure_types(module) && bigmem::add_arena_types(module) &&
+                    bigmem::add_extent_map_type(module) && bigmem::add_numpy_hook(module) &&
+                    bigmem::add_ledger(module);
   return good ? 0 : -1;
 }
 
