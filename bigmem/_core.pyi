@@ -106,7 +106,13 @@ class Quarantine:
     def held(self) -> int: ...
 
 class ProbedPages:
-    def __new__(cls, strict: bool = ..., pages: AnonymousPages = ..., /) -> ProbedPages: ...
+    def __new__(
+        cls,
+        strict: bool = ...,
+        pages: AnonymousPages = ...,
+        granularity: int = ...,
+        pinned: bool = ...,
+    ) -> ProbedPages: ...
     def reserve(self, nbytes: int, alignment: int, page: int, /) -> int: ...
     def commit(self, address: int, nbytes: int, page: int, /) -> int: ...
     def decommit(
@@ -150,7 +156,7 @@ class Arena:
         pages: AnonymousPages | ProbedPages | None,
         pool: ReclaimPool,
         budget: Budget | None,
-        fences: Fences | None = ...,
+        fences: Fences | None,
     ) -> Arena: ...
     def allocate(
         self, allocator: Allocator, prefault: bool, nbytes: int, alignment: int, zeroed: bool, /

@@ -164,11 +164,11 @@ PyObject* arena_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   ArenaConfig config;
   int policy, advice, huge, wipe, per_block;
   Py_ssize_t max_warm, max_pending, reserve;
-  PyObject *pages, *pool, *budget, *fences = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnnippnOO!O|O:Arena",
-                                   const_cast<char**>(names), &policy, &advice, &config.decay,
-                                   &max_warm, &max_pending, &huge, &wipe, &per_block, &reserve,
-                                   &pages, pool_type, &pool, &budget, &fences))
+  PyObject *pages, *pool, *budget, *fences;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnnippnOO!OO:Arena", const_cast<char**>(names),
+                                   &policy, &advice, &config.decay, &max_warm, &max_pending, &huge,
+                                   &wipe, &per_block, &reserve, &pages, pool_type, &pool, &budget,
+                                   &fences))
     return nullptr;
   if (!pages_from_python(pages, &config.pages)) return nullptr;
   if (!fences_from_python(fences, &config.fences)) return nullptr;

@@ -272,7 +272,11 @@ PyObject* fences_attach(PyCudaFences* self, PyObject* args) {
     return PyErr_Format(PyExc_ValueError, "the event is not one of these, or no longer");
   // Not while others might ask about it: it belongs to the arena from here on.
   Fences::Fence* fence = std::exchange(event->fence, nullptr);
-  const bool attached = attach_fence(event->fences.get(), address, fence);
+  bool attached;
+  {
+    WithoutGil nogil;
+    attached = attach_fence(event->fences.get(), address, fence);
+  }
   if (!attached) event->fence = fence;
   return PyBool_FromLong(attached);
 }
