@@ -49,6 +49,7 @@ class NativeAllocator(Allocator):
         name: str | None,
         wipe: bool = False,
         table: _core.ProbedPages | None = None,
+        fences: _core.Fences | None = None,
     ) -> None:
         if type(release) not in _POLICIES:
             raise BigmemError(f"release is Inline(), Deferred() or Recycle(), not {release!r}")
@@ -77,6 +78,7 @@ class NativeAllocator(Allocator):
             pages=pages._native(secret=wipe) if table is None else table,
             pool=self.reclaim._core,
             budget=None if budget is None else budget._core,
+            fences=fences,
         )
         # Last: from now on others may ask for its stats or trim it.
         super().__init__(name=name)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -39,8 +40,11 @@ Arena::Arena(ArenaConfig config)
                  ? PageSize::plain
                  : PageSize::small,
              first_small_chunk, small_unit),
-      huge_(config_.mapping_per_block ? small_unit : huge_unit, config_.decay, PageSize::huge,
-            first_huge_chunk, has_fragments() ? small_unit : huge_unit) {}
+      huge_(config_.mapping_per_block ? small_unit
+            : in_units()              ? config_.pages.granularity
+                                      : huge_unit,
+            config_.decay, PageSize::huge, first_huge_chunk,
+            has_fragments() ? small_unit : huge_unit) {}
 
 // Nothing is live, and nobody else knows the arena any more: each region becomes one extent.
 Arena::~Arena() {
@@ -57,6 +61,7 @@ Arena::~Arena() {
 }
 
 Arena::Zone& Arena::zone_for(std::size_t nbytes) {
+  if (in_units()) return huge_;
   switch (config_.huge) {
     case ArenaConfig::Huge::never:
       return small_;
@@ -74,8 +79,8 @@ std::size_t Arena::rounded(std::size_t nbytes) {
 }
 
 std::size_t Arena::needed(std::size_t nbytes) {
-  return config_.huge == ArenaConfig::Huge::always ? round_up(nbytes, zone_for(nbytes).unit)
-                                                   : rounded(nbytes);
+  const bool whole_units = config_.huge == ArenaConfig::Huge::always || in_units();
+  return whole_units ? round_up(rounded(nbytes), zone_for(nbytes).unit) : rounded(nbytes);
 }
 
 State Arena::released_state() const {
@@ -113,7 +118,11 @@ void Arena::note_peaks() noexcept {
 Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignment, bool fresh,
                               Lease& lease, Contents& contents, Extent* added) {
   if (config_.budget && config_.budget->exceeded()) return Attempt::over_budget;
-  ExtentMap::Allocation found = zone.map.allocate(size, alignment, false);
+  // Nobody may find the rest of a unit that is not committed yet: it is cut off when it is.
+  const std::size_t whole = in_units() ? round_up(size, zone.unit) : size;
+  ExtentMap::Allocation found =
+      zone.map.allocate(size < zone.unit ? size : whole, alignment, false);
+  if (!found.extent && in_units()) found = zone.map.allocate(whole, alignment, false);
   if (!found.extent && takes_from_the_other(zone, size)) {
     Zone& other = &zone == &small_ ? huge_ : small_;
     found = other.map.allocate(size, alignment, false);
@@ -122,14 +131,17 @@ Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignmen
     if (!fresh) return Attempt::need_headroom;
     const std::size_t units = round_up(size, zone.unit);
     if (config_.budget && !config_.budget->charge(units)) return Attempt::over_budget;
-    found = zone.map.allocate(size, alignment, true, added);
+    found = zone.map.allocate(whole, alignment, true, added);
     if (!found.extent) {
       if (config_.budget) config_.budget->credit(units);
       return Attempt::no_room;
     }
   }
   if (found.from == State::warm) ++counters_.warm_hits;
-  note_peaks();
+  if (found.extent->size > size)
+    zone.map.set_aside(nodes_to_cut);
+  else
+    note_peaks();
   contents = {!found.zero, found.from == State::clean};
   lease.address = reinterpret_cast<void*>(found.extent->begin);
   lease.token = found.extent;
@@ -140,14 +152,14 @@ Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignmen
 // faster than fresh huge ones; besides, many small blocks followed by a large one would occupy
 // twice the memory otherwise.
 bool Arena::takes_from_the_other(const Zone& zone, std::size_t size) const {
-  if (config_.mapping_per_block) return false;
+  if (config_.mapping_per_block || in_units()) return false;
   if (&zone == &small_) return size < huge_unit && huge_.map.has_nodes();
   return config_.huge == ArenaConfig::Huge::automatic && small_.map.has_nodes();
 }
 
 bool Arena::allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& lease,
                              Contents& contents) {
-  if (config_.pages.needs_commit || config_.mapping_per_block) return false;
+  if (config_.pages.needs_commit || config_.mapping_per_block || has_fences()) return false;
   Zone& zone = zone_for(nbytes);
   if (!refill(zone)) return false;
   if (config_.reclaimer->refused()) return false;
@@ -168,7 +180,7 @@ bool Arena::allocate_quickly(std::size_t nbytes, std::size_t alignment, Lease& l
 void Arena::rouse() noexcept {
   // It was closed while this allocation was under way, and may have been forgotten since.
   if (retired_.load()) config_.reclaimer->add(shared_from_this());
-  if (!pays_at_once()) config_.reclaimer->ensure_workers();
+  if (needs_workers()) config_.reclaimer->ensure_workers();
   config_.reclaimer->wake();
 }
 
@@ -177,11 +189,20 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
   Zone* zone = &zone_for(nbytes);
   const std::size_t size = rounded(nbytes);
   lease.nbytes = nbytes;
+  FenceTable::Entry entry;
+  try {
+    if (has_fences()) entry = FenceTable::new_entry();
+  } catch (const std::bad_alloc&) {
+    return Result::out_of_memory;
+  }
   // Nobody else reclaims where threads are refused: what is due goes back here.
   if (config_.reclaimer->still_refused()) config_.reclaimer->help();
   help_with_pending();
 
-  bool fresh = size < looks_at_limit;
+  const bool looks = size >= looks_at_limit;
+  // What is released may be had again only where blocks share mappings.
+  const bool may_wait = has_fences() && !config_.mapping_per_block;
+  bool fresh = !looks && !may_wait, asked = !may_wait;
   for (;;) {
     Attempt attempted = fresh ? Attempt::no_room : Attempt::need_headroom;
     if (!config_.mapping_per_block) {
@@ -191,19 +212,26 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
                                         : Attempt::need_nodes;
     }
     if (attempted == Attempt::need_headroom) {
-      prepare_for_fresh(*zone, size);
-      fresh = true;
+      if (asked && looks) prepare_for_fresh(*zone, size);
+      fresh = asked;
+      if (!std::exchange(asked, true)) await_fences(size);
       continue;
     }
     if (attempted == Attempt::no_room) attempted = grow(*zone, size, alignment, lease, contents);
     if (attempted == Attempt::over_budget) {
       // There may be room for the block itself, if not for the rest of its last huge page.
-      if (zone == &small_ || config_.huge == ArenaConfig::Huge::always) return Result::over_budget;
+      if (zone == &small_ || in_units() || config_.huge == ArenaConfig::Huge::always)
+        return Result::over_budget;
       zone = &small_;
       continue;
     }
     if (attempted == Attempt::need_nodes) continue;
-    if (attempted == Attempt::good && commit(static_cast<Extent*>(lease.token))) {
+    auto* extent = static_cast<Extent*>(lease.token);
+    if (attempted == Attempt::good && commit(extent, size, !contents.dirty)) {
+      if (entry) {
+        std::lock_guard lock(mutex_);
+        fences_.enter(std::move(entry), extent->begin, extent->size, extent);
+      }
       rouse();
       return Result::good;
     }
@@ -219,7 +247,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
 
 // Large blocks may not have fresh memory before that.
 void Arena::prepare_for_fresh(Zone& zone, std::size_t nbytes) noexcept {
-  if (&zone == &huge_) replace_small_pages(nbytes);
+  if (&zone == &huge_ && !in_units()) replace_small_pages(nbytes);
   Reclaimer::make_headroom(nbytes);
 }
 
@@ -278,14 +306,25 @@ Arena::Attempt Arena::grow(Zone& zone, std::size_t size, std::size_t alignment, 
   return attempted;
 }
 
-bool Arena::commit(Extent* extent) noexcept {
-  const Zone& zone = zone_of(extent);
+// Makes usable what an attempt has taken, `zero` or not, and cuts off what that was too much.
+bool Arena::commit(Extent* extent, std::size_t size, bool zero) noexcept {
+  Zone& zone = zone_of(extent);
+  const PagesTable& pages = config_.pages;
   // A fragment was committed with its unit.
-  if (!config_.pages.needs_commit || extent->size < zone.unit) return true;
-  if (config_.pages.commit(config_.pages.context, reinterpret_cast<void*>(extent->begin),
-                           round_up(extent->size, zone.unit), zone.page) == 0)
-    return true;
+  const bool commits = pages.needs_commit && extent->size >= zone.unit;
+  const bool good = !commits || pages.commit(pages.context, reinterpret_cast<void*>(extent->begin),
+                                             round_up(extent->size, zone.unit), zone.page) == 0;
+  const bool cuts = extent->size > size;
+  if (good && !cuts) return true;
   std::unique_lock lock(mutex_);
+  if (cuts) zone.map.put_back(nodes_to_cut);
+  if (good) {
+    extent->zero = zero;  // for what is cut off
+    zone.map.shrink(extent, size, State::warm, seconds_now(), serial_);
+    extent->zero = false;
+    note_peaks();
+    return true;
+  }
   extent = extent->map->release(extent, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
   if (extent) reclaim_extent(extent, Goal::clean, Advice::dontneed);
@@ -322,6 +361,8 @@ Counters Arena::counters() noexcept {
 }
 
 std::size_t Arena::held() noexcept {
+  // What is pinned is resident already, wherever the system counts it.
+  if (config_.pages.pinned) return 0;
   std::lock_guard lock(mutex_);
   return resident();
 }

@@ -8,6 +8,8 @@
 
 #include "budget.hpp"
 #include "extent_map.hpp"
+#include "fence_table.hpp"
+#include "fences.hpp"
 #include "observer.hpp"
 #include "pages.hpp"
 #include "reclaimer.hpp"
@@ -43,13 +45,15 @@ struct ArenaConfig {
   std::size_t reserve = 0;         // address range of a region; 0 to let the arena choose
   std::shared_ptr<Reclaimer> reclaimer;
   std::shared_ptr<Budget> budget;
+  std::shared_ptr<Fences> fences;  // whose work released blocks wait for; null for none
 };
 
 // Blocks cut from reserved address ranges, and the way of their memory back to the system.
 //
 // Blocks of huge pages live in a zone of their own, in which memory goes back in whole pages of
-// 2 MiB: returning part of a huge page would free nothing. One mutex guards the maps
-// and the counters; it is never held across a system call, so that no release can wait for one.
+// 2 MiB: returning part of a huge page would free nothing. So do all blocks where pages come in
+// such units. One mutex guards the maps, the table of fences and the counters; it is never held
+// across a system call, nor a call of Fences, so that no release can wait for one.
 class Arena final : public Source, public Reclaimable, public std::enable_shared_from_this<Arena> {
  public:
   enum class Result { good, over_budget, out_of_memory };
@@ -90,6 +94,9 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   // Reclaims at least so many bytes that are not in use, if there are as many; returns how many.
   std::size_t reclaim(std::size_t nbytes) noexcept override;
   std::size_t held() noexcept override;
+  bool asks_fences() noexcept override { return has_fences(); }
+  bool may_attach(const Fences* fences, std::uintptr_t address) noexcept override;
+  bool attach(std::uintptr_t address, Fences::Fence* fence) noexcept override;
   // False when the budget has something to tell before the next allocation.
   bool attend(double now) noexcept { return !config_.budget || config_.budget->attend(now); }
   Counters counters() noexcept;
@@ -121,6 +128,10 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
     std::size_t returned = 0;  // bytes that it took, at once
     double seconds = 0;
   };
+  struct Asked {
+    bool freed = false;  // some range waits for nothing any more
+    Reclaimed paid;      // what had to be reclaimed therefore
+  };
 
   void rouse() noexcept;
   void note_peaks() noexcept;
@@ -130,11 +141,21 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   // A mapping that its releaser unmaps goes in one piece, as in free(): advising first would pay
   // twice. In the background it is emptied first, under the lock that does not stop page faults.
   bool only_unmap() const { return config_.mapping_per_block && pays_at_once(); }
-  // Fragments are for reuse at once: what is left of secrets is not, nor what must be committed.
+  // Memory is committed in units of the huge zone.
+  bool in_units() const {
+    return !config_.mapping_per_block && config_.pages.granularity > small_unit;
+  }
+  // Fragments are for reuse at once: what is left of secrets is not, nor what is committed by the
+  // page.
   bool has_fragments() const {
-    return config_.mapping_per_block || !(config_.wipe || config_.pages.needs_commit);
+    if (config_.mapping_per_block) return true;
+    return !config_.wipe && (in_units() || !config_.pages.needs_commit);
   }
   bool pays_at_once() const { return config_.policy == ArenaConfig::Policy::inline_; }
+  // Not in a child of fork: what the parent's processor does is done to the parent's pages.
+  bool has_fences() const { return config_.fences && !forsaken_.load(std::memory_order_relaxed); }
+  bool shares_with_child() const { return !config_.wipe && !config_.pages.pinned; }
+  bool needs_workers() const { return !pays_at_once() || has_fences(); }
   Goal background_goal(bool retired) const {
     const bool recycle = config_.policy == ArenaConfig::Policy::recycle && !retired;
     return recycle ? Goal::reuse : Goal::clean;
@@ -151,11 +172,17 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
                   Contents& contents, Extent* added = nullptr);
   Attempt grow(Zone& zone, std::size_t size, std::size_t alignment, Lease& lease,
                Contents& contents);
-  bool commit(Extent* extent) noexcept;
+  bool commit(Extent* extent, std::size_t size, bool zero) noexcept;
   bool refill(Zone& zone) noexcept { return lock_with_nodes(zone).owns_lock(); }
   std::unique_lock<std::mutex> lock_with_nodes(Zone& zone) noexcept;
   void prepare_for_fresh(Zone& zone, std::size_t nbytes) noexcept;
   std::size_t region_for(const Zone& zone, std::size_t least, std::size_t roomy);
+  Asked ask(std::size_t blocks) noexcept;
+  Asked ask_round(std::unique_lock<std::mutex>& lock) noexcept;
+  void drop_fences(std::unique_lock<std::mutex>& lock) noexcept;
+  void free_blocks(std::unique_lock<std::mutex>& lock, Asked& asked) noexcept;
+  void await_fences(std::size_t nbytes) noexcept;
+  void forsake_fences() noexcept;
   Resized shrink_block(Extent* extent, std::size_t size, bool may_block) noexcept;
   Resized grow_block(Lease& lease, std::size_t size, bool fresh, bool may_block) noexcept;
   void make_room(std::size_t nbytes) noexcept;
@@ -174,6 +201,10 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   void become_child() noexcept;
   bool keep_from_child(const Extent& extent, bool kept) noexcept;
 
+  // What the map may take to cut off what an allocation took beyond its size.
+  static constexpr std::size_t nodes_to_cut = 2;
+  // So many blocks at most whose fences a worker or an allocation asks about at once.
+  static constexpr std::size_t blocks_asked = 64;
   // A wait for what others have in hand.
   static constexpr std::chrono::microseconds breath{200};
 
@@ -188,6 +219,9 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::size_t uncredited_ = 0;  // out of the maps, but not yet unmapped
   std::atomic<bool> retired_{false};
   bool moved_ = false;  // some block has a region of its own
+  FenceTable fences_;
+  bool asking_ = false;  // some thread has a round of questions
+  std::atomic<bool> forsaken_{false};
 };
 
 }  // namespace bigmem

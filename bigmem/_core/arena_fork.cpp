@@ -28,7 +28,7 @@ void Arena::after_fork(bool in_child) noexcept {
     zone->map.for_each([&](Extent& extent) {
       if (extent.kept) extent.kept = !keep_from_child(extent, false);
     });
-    if (!config_.wipe) zone->map.mark_shared();
+    if (shares_with_child()) zone->map.mark_shared();
   }
   mutex_.unlock();
 }
@@ -39,8 +39,9 @@ void Arena::become_child() noexcept {
   if (uncredited_) config_.budget->credit(std::exchange(uncredited_, 0));
   for (Zone* zone : {&small_, &huge_}) {
     zone->map.requeue();
-    if (!config_.wipe) zone->map.mark_shared();
+    if (shares_with_child()) zone->map.mark_shared();
   }
+  if (has_fences()) forsake_fences();
   mutex_.unlock();
   // No other thread exists, and whole extents need no nodes.
   for (Zone* zone : {&small_, &huge_})

@@ -8,6 +8,7 @@
 #include "charge_python.hpp"
 #include "clock.hpp"
 #include "counters_python.hpp"
+#include "fences_python.hpp"
 #include "incidents_python.hpp"
 #include "pages_python.hpp"
 #include "trace_python.hpp"
@@ -159,16 +160,18 @@ PyType_Spec budget_spec = {"bigmem._core.Budget", sizeof(PyBudget), 0,
 PyObject* arena_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"policy", "advice", "decay",     "max_warm", "max_pending",
                                 "huge",   "wipe",   "per_block", "reserve",  "pages",
-                                "pool",   "budget", nullptr};
+                                "pool",   "budget", "fences",    nullptr};
   ArenaConfig config;
   int policy, advice, huge, wipe, per_block;
   Py_ssize_t max_warm, max_pending, reserve;
-  PyObject *pages, *pool, *budget;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnnippnOO!O:Arena", const_cast<char**>(names),
+  PyObject *pages, *pool, *budget, *fences;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$iidnnippnOO!OO:Arena", const_cast<char**>(names),
                                    &policy, &advice, &config.decay, &max_warm, &max_pending, &huge,
-                                   &wipe, &per_block, &reserve, &pages, pool_type, &pool, &budget))
+                                   &wipe, &per_block, &reserve, &pages, pool_type, &pool, &budget,
+                                   &fences))
     return nullptr;
   if (!pages_from_python(pages, &config.pages)) return nullptr;
+  if (!fences_from_python(fences, &config.fences)) return nullptr;
   if (!Py_IsNone(budget)) {
     if (!PyObject_TypeCheck(budget, budget_type))
       return PyErr_Format(PyExc_TypeError, "budget must be a Budget or None");

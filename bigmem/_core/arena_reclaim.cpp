@@ -23,22 +23,25 @@ bool Arena::release(void* token, bool fenced) noexcept {
   {
     std::lock_guard lock(mutex_);
     ++counters_.releases;
-    if (fenced)
+    if (has_fences()) fences_.release(extent->begin, fenced);
+    if (fenced || has_fences())
       extent->map->park(extent, start, ++serial_);
     else
       owes = extent->map->release(extent, released_state(), start, ++serial_) && pays_at_once();
     counters_.release_seconds += seconds_now() - start;
   }
   // They run already, except after a fork.
-  if (!pays_at_once()) config_.reclaimer->ensure_workers();
+  if (needs_workers()) config_.reclaimer->ensure_workers();
   return owes;
 }
 
 bool Arena::unfence(void* token) noexcept {
   auto* extent = static_cast<Extent*>(token);
+  FenceTable::Entry entry;  // dies after the lock
   bool owes;
   {
     std::lock_guard lock(mutex_);
+    if (has_fences() && !(entry = fences_.unhold(extent->begin))) return false;
     owes = extent->map->unfence(extent, released_state(), seconds_now()) && pays_at_once();
   }
   config_.reclaimer->wake();
@@ -177,15 +180,16 @@ Reclaimable::Activity Arena::reclaim_due() noexcept {
   std::size_t excess = 0;
   bool retired, waiting;
   const bool pressed = PressureMonitor::process().under_pressure(seconds_now());
+  const Asked asked = ask(blocks_asked);
   {
     std::lock_guard lock(mutex_);
     retired = retired_;
     const std::size_t warm = bytes(State::warm) - fragments();
     if (warm > config_.max_warm) excess = warm - config_.max_warm;
-    waiting = (bytes(State::live) && !pays_at_once()) || small_.map.ageing() ||
-              huge_.map.ageing() || waiting_bytes();
+    waiting = (bytes(State::live) && needs_workers()) || small_.map.ageing() ||
+              huge_.map.ageing() || waiting_bytes() || fences_.waiting();
   }
-  if (!waiting && !excess && !retired) return {};
+  if (!waiting && !excess && !retired) return {asked.freed, false};
   // Not `any` for the excess: lazy memory would be made lazy over and over.
   const bool all = retired || pressed;
   const ExtentMap::Take what = all      ? ExtentMap::Take::any
@@ -193,11 +197,11 @@ Reclaimable::Activity Arena::reclaim_due() noexcept {
                                         : ExtentMap::Take::due;
   const Reclaimed done = reclaim_one(what, excess && !all ? excess : SIZE_MAX, background_goal(all),
                                      all ? Advice::dontneed : config_.advice);
-  if (done.tried) {
+  if (done.tried || asked.paid.tried) {
     std::lock_guard lock(mutex_);
-    counters_.reclaim_seconds += done.seconds;
+    counters_.reclaim_seconds += done.seconds + asked.paid.seconds;
   }
-  return {done.tried > 0, waiting};
+  return {done.tried > 0 || asked.freed, waiting};
 }
 
 std::uint64_t Arena::ticket() noexcept {
@@ -212,7 +216,8 @@ bool Arena::drain(std::uint64_t ticket, double seconds) noexcept {
       std::lock_guard lock(mutex_);
       if (small_.map.settled(ticket) && huge_.map.settled(ticket)) return true;
     }
-    const bool worked = reclaim_pending();
+    const bool freed = ask(SIZE_MAX).freed;
+    const bool worked = reclaim_pending() || freed;
     if (seconds_now() >= deadline) return false;
     if (!worked) std::this_thread::sleep_for(breath);
   }
@@ -231,7 +236,7 @@ bool Arena::overdue() noexcept {
 }
 
 std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
-  std::size_t total = 0;
+  std::size_t total = ask(SIZE_MAX).paid.returned;
   // What others have in hand comes back in a few chunks' time, perhaps as lazy memory; on a busy
   // machine they may have to wait for a processor first.
   for (int breaths = 0; total < nbytes && breaths < most_breaths;) {

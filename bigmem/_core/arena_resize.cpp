@@ -20,6 +20,9 @@ constexpr std::size_t room_to_grow = 3;
 }  // namespace
 
 Source::Resized Arena::resize(Lease& lease, std::size_t nbytes, bool may_block) noexcept {
+  // A processor may still use what would be given up; and what would be added to a unit in use must
+  // be committed first.
+  if (has_fences() || in_units()) return Resized::refused;
   const double start = seconds_now();
   auto* extent = static_cast<Extent*>(lease.token);
   Zone& zone = zone_of(extent);

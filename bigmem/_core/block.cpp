@@ -451,6 +451,15 @@ PyObject* live_blocks() {
   }
 }
 
+PyObject* block_at(std::uintptr_t address) {
+  for (Block* block = newest; block; block = block->older) {
+    const Range range = range_of(reinterpret_cast<PyObject*>(block));
+    if (!block->backing && address - range.begin < range.nbytes)
+      return Py_NewRef(reinterpret_cast<PyObject*>(block));
+  }
+  return nullptr;
+}
+
 bool poll_fences(const PyObject* owner) {
   // Asking runs Python code, in which other threads or this one may park, poll and flush: an item
   // stays in the list until its range is free. No more than were there: none may come for ever.

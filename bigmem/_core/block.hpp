@@ -44,6 +44,9 @@ void end_backing(PyObject* block);
 // A new list of the living blocks that back nothing else.
 PyObject* live_blocks();
 
+// The one of these that contains the address, a new reference; null, and no error, if none does.
+PyObject* block_at(std::uintptr_t address);
+
 // Asks every parked fence once and lets go of the ranges whose fences are done. Needs the GIL.
 // A range whose fence raises stays parked, since nobody knows that it may be reused. False with the
 // error set if it is a range of the allocator `owner`; of others that is reported as unraisable,

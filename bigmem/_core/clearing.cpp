@@ -35,8 +35,10 @@ int find_out(const PagesTable& pages, char* begin) {
 
 void clear(const PagesTable& pages, void* address, std::size_t nbytes, PageSize page) noexcept {
   auto* begin = static_cast<char*>(address);
-  // Where memory must be committed anew, giving it back makes it unusable.
-  if (page == PageSize::huge && pages.zero_after_decommit && !pages.needs_commit) {
+  // Where memory must be committed anew, giving it back makes it unusable; a processor that has
+  // pinned memory would go on with the old pages.
+  const bool replaceable = !pages.needs_commit && !pages.pinned;
+  if (page == PageSize::huge && pages.zero_after_decommit && replaceable) {
     int found = verdict.load();
     if (found == unknown && nbytes >= 2 * sample &&
         verdict.compare_exchange_strong(found, finding_out)) {

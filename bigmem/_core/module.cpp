@@ -2,7 +2,9 @@
 #include "block.hpp"
 #include "charge_python.hpp"
 #include "clearing.hpp"
+#include "cuda_python.hpp"
 #include "extent_map_python.hpp"
+#include "fences_python.hpp"
 #include "guard_python.hpp"
 #include "incidents_python.hpp"
 #include "ledger_python.hpp"
@@ -49,6 +51,14 @@ PyObject* huge_pages_work(PyObject*, PyObject*) {
 }
 PyObject* live_blocks(PyObject*, PyObject*) { return bigmem::live_blocks(); }
 
+PyObject* block_at(PyObject*, PyObject* address) {
+  const std::size_t at = PyLong_AsSize_t(address);
+  if (at == static_cast<std::size_t>(-1) && PyErr_Occurred()) return nullptr;
+  PyObject* block = bigmem::block_at(at);
+  if (!block) Py_RETURN_NONE;
+  return block;
+}
+
 PyObject* resize_block(PyObject*, PyObject* args) {
   PyObject* block;
   Py_ssize_t nbytes;
@@ -71,9 +81,11 @@ int execute(PyObject* module) {
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
                     bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&
-                    bigmem::add_pages_types(module) && bigmem::add_pressure_types(module) &&
-                    bigmem::add_arena_types(module) && bigmem::add_extent_map_type(module) &&
-                    bigmem::add_numpy_hook(module) && bigmem::add_ledger(module);
+                    bigmem::add_pages_types(module) && bigmem::add_fences_types(module) &&
+                    bigmem::add_cuda_types(module) && bigmem::add_fake_cuda_type(module) &&
+                    bigmem::add_pressure_types(module) && bigmem::add_arena_types(module) &&
+                    bigmem::add_extent_map_type(module) && bigmem::add_numpy_hook(module) &&
+                    bigmem::add_ledger(module);
   return good ? 0 : -1;
 }
 
@@ -95,6 +107,8 @@ PyMethodDef functions[] = {
      "huge_pages_work()\n--\n\nWhether memory that asks for 2 MiB pages gets any now."},
     {"live_blocks", live_blocks, METH_NOARGS,
      "live_blocks()\n--\n\nThe blocks that are not released, those that back others left out."},
+    {"block_at", block_at, METH_O,
+     "block_at(address)\n--\n\nThe one of these that contains the address, or None."},
     {"resize_block", resize_block, METH_VARARGS,
      "resize_block(block, nbytes)\n--\n\nChange the size of a block that one buffer views at "
      "most, whose view is void afterwards; its address may change. False, and nothing has changed, "

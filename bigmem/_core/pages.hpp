@@ -24,7 +24,7 @@ struct PagesTable {
   void* context;
   // Takes an address range of nbytes at the alignment; null with errno set when refused.
   void* (*reserve)(void* context, std::size_t nbytes, std::size_t alignment, PageSize page);
-  // Makes a clean range usable.
+  // Makes a range usable. Parts of it, or all, may be usable already: they stay as they are.
   int (*commit)(void* context, void* address, std::size_t nbytes, PageSize page);
   // Gives the memory of a range back, the address range stays. After Advice::free the contents are
   // stale or zero; after Advice::dontneed they are zero if zero_after_decommit says so.
@@ -49,6 +49,12 @@ struct PagesTable {
   // the range consists of several mappings. The whole function is null where pages cannot move.
   void* (*remap)(void* context, void* address, std::size_t nbytes, std::size_t larger,
                  std::size_t alignment) = nullptr;
+  // What is committed and decommitted, 4 KiB or 2 MiB; addresses and sizes are multiples of it
+  // then. An arena asks to commit what it has warm as well.
+  std::size_t granularity = 4096;
+  // Other processors go by the addresses of these very pages: they are resident from commit to
+  // decommit, whatever the system counts them as, and never reach a child of fork.
+  bool pinned = false;
 };
 
 // The NUMA node that memory is to come from: whichever the thread's policy says; the one that runs

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <thread>
 
+#include "cuda_python.hpp"
+
 namespace bigmem {
 namespace {
 
@@ -117,7 +119,9 @@ PagesTable table_of(Probe* probe) {
           probed<unreserve_op, &PagesTable::unreserve>,
           probe->base.zero_after_decommit,
           probe->base.needs_commit,
-          probed_remap};
+          probed_remap,
+          probe->base.granularity,
+          probe->base.pinned};
 }
 
 struct ProbedPages {
@@ -126,14 +130,21 @@ struct ProbedPages {
 
 PyTypeObject* probed_type;
 
-PyObject* probed_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  int strict = 0;
+PyObject* probed_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"strict", "pages", "granularity", "pinned", nullptr};
+  int strict = 0, pinned = 0;
   PyAnonymousPages* pages = nullptr;
-  if (!PyArg_ParseTuple(args, "|pO!:ProbedPages", &strict, anonymous_type, &pages)) return nullptr;
+  Py_ssize_t granularity = 4096;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pO!np:ProbedPages", const_cast<char**>(names),
+                                   &strict, anonymous_type, &pages, &granularity, &pinned))
+    return nullptr;
   auto* self = reinterpret_cast<ProbedPages*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   const AnonymousOptions options = pages ? pages->options : AnonymousOptions{};
-  self->probe = new Probe{strict ? strict_pages(options) : anonymous_pages(options), {}};
+  PagesTable base = strict ? strict_pages(options) : anonymous_pages(options);
+  base.granularity = static_cast<std::size_t>(granularity);
+  base.pinned = pinned != 0;
+  self->probe = new Probe{base, {}};
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -269,8 +280,9 @@ bool add_pages_types(PyObject* module) {
   if (!anonymous_type) return false;
   probed_type = add_type_of<ProbedPages>(
       module, "bigmem._core.ProbedPages",
-      "ProbedPages(strict=False, pages=...)\n--\n\nA test double for AnonymousPages.", probed_new,
-      probed_methods);
+      "ProbedPages(strict=False, pages=..., granularity=4096, pinned=False)\n--\n\nA test double "
+      "for AnonymousPages, committed in units of so many bytes, and said to be pinned.",
+      probed_new, probed_methods);
   return probed_type != nullptr;
 }
 
@@ -281,9 +293,10 @@ bool pages_from_python(PyObject* object, PagesTable* table) {
     *table = default_pages(reinterpret_cast<PyAnonymousPages*>(object)->options);
   } else if (PyObject_TypeCheck(object, probed_type)) {
     *table = table_of(reinterpret_cast<ProbedPages*>(object)->probe);
+  } else if (CudaPages* pages = cuda_pages_of(object)) {
+    *table = pages->table();
   } else {
-    PyErr_Format(PyExc_TypeError, "expected AnonymousPages, ProbedPages or None, not %.100s",
-                 Py_TYPE(object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "expected pages or None, not %.100s", Py_TYPE(object)->tp_name);
     return false;
   }
   return true;

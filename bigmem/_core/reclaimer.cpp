@@ -24,7 +24,7 @@ constexpr int poll = 2;  // milliseconds
 // looks a second of a microsecond each.
 constexpr int longest_pause = 20;
 constexpr std::size_t stack_size = std::size_t{256} << 10;
-// A fork waits so long at most for workers to end: they may be in a long system call.
+// A fork or an exit waits so long at most for workers to end: they may be in a long system call.
 constexpr double longest_end = 0.25;
 constexpr std::chrono::microseconds look_again{50};
 
@@ -255,6 +255,21 @@ void Reclaimer::make_headroom(std::size_t nbytes) noexcept {
   });
 }
 
+bool Reclaimer::attach(const Fences* fences, std::uintptr_t address,
+                       Fences::Fence* fence) noexcept {
+  std::shared_ptr<Reclaimable> found;
+  {
+    // In one go: a list that changed meanwhile might hide it. The order of locks is that of forks.
+    std::lock_guard all(registry().mutex);
+    for (Reclaimer* reclaimer : registry().reclaimers) {
+      std::lock_guard lock(reclaimer->mutex_);
+      for (const auto& memory : reclaimer->memories_)
+        if (!found && memory->may_attach(fences, address)) found = memory;
+    }
+  }
+  return found && found->attach(address, fence);
+}
+
 bool Reclaimer::may_end() noexcept {
   if (!closed_.load()) return false;
   std::lock_guard lock(mutex_);
@@ -289,13 +304,28 @@ bool Reclaimer::tell_to_end() noexcept {
 }
 
 void Reclaimer::end_all() noexcept {
-  for (const auto& reclaimer : all_reclaimers()) reclaimer->tell_to_end();
+  const auto all = all_reclaimers();
+  for (const auto& reclaimer : all) reclaimer->tell_to_end();
+  const double deadline = seconds_now() + longest_end;
+  for (const auto& reclaimer : all)
+    if (reclaimer->asks_fences()) reclaimer->has_ended(deadline);
 }
 
-// Waits for the workers that were told to end; those that do not in time run on.
-void Reclaimer::wait_for_end(double deadline) noexcept {
+bool Reclaimer::asks_fences() noexcept {
+  std::lock_guard lock(mutex_);
+  return std::any_of(memories_.begin(), memories_.end(),
+                     [](const auto& memory) { return memory->asks_fences(); });
+}
+
+// Waits for the workers, which were told to end.
+bool Reclaimer::has_ended(double deadline) noexcept {
   while (running() && seconds_now() < deadline) std::this_thread::sleep_for(look_again);
-  if (running()) {
+  return !running();
+}
+
+// Those that do not end in time run on.
+void Reclaimer::wait_for_end(double deadline) noexcept {
+  if (!has_ended(deadline)) {
     stopping_.store(false);
     phase_.store(Phase::running);
     return;

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "fences.hpp"
+
 namespace bigmem {
 
 // Memory that the workers of a Reclaimer look after.
@@ -27,6 +29,11 @@ class Reclaimable {
   virtual std::size_t reclaim(std::size_t nbytes) noexcept = 0;
   // Bytes that are resident, or will be once their users touch them.
   virtual std::size_t held() noexcept = 0;
+  // Whether its workers ask fences.
+  virtual bool asks_fences() noexcept { return false; }
+  // Whether it goes by these fences and has a live block there, and the rest of attach_fence().
+  virtual bool may_attach(const Fences*, std::uintptr_t /*address*/) noexcept { return false; }
+  virtual bool attach(std::uintptr_t /*address*/, Fences::Fence*) noexcept { return false; }
   // Nothing will ever need reclaiming here again.
   virtual bool finished() noexcept = 0;
 
@@ -80,6 +87,9 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   // as the process would otherwise pass its memory limit.
   static void make_headroom(std::size_t nbytes) noexcept;
 
+  // As attach_fence(), whichever memory it is.
+  static bool attach(const Fences* fences, std::uintptr_t address, Fences::Fence* fence) noexcept;
+
   // The workers end once there is nothing left to look after.
   void close() noexcept;
 
@@ -88,8 +98,9 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   static void set_after_fork(bool (*call)());
   static void restart_all() noexcept;
 
-  // The process is about to end, which frees memory faster than workers can: they end, without
-  // being waited for, and no more are started.
+  // The process is about to end, which frees memory faster than workers can: they end, and no more
+  // are started. They are waited for only where they may be asking fences: the library that they
+  // ask ends too.
   static void end_all() noexcept;
 
  private:
@@ -115,6 +126,8 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   void rest(int milliseconds) noexcept;
   void sleep_until_woken() noexcept;
   bool tell_to_end() noexcept;
+  bool asks_fences() noexcept;
+  bool has_ended(double deadline) noexcept;
   void wait_for_end(double deadline) noexcept;
 
   const int workers_;

@@ -1,0 +1,265 @@
+#include "cuda_fences.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace bigmem {
+
+using namespace cuda;
+
+namespace {
+
+// So many unused events are kept.
+constexpr std::size_t most_pooled = 1024;
+
+struct Captures {
+  std::mutex mutex;  // held while a guard is recorded
+  int under_way = 0;
+
+  Captures() {
+    pthread_atfork([] { known().mutex.lock(); }, [] { known().mutex.unlock(); },
+                   [] { known().mutex.unlock(); });
+  }
+  static Captures& known() {
+    static auto* captures = new Captures;
+    return *captures;
+  }
+};
+
+bool is_default(Stream stream) {
+  return !stream || stream == legacy_stream() || stream == per_thread_stream();
+}
+
+}  // namespace
+
+void begin_capture() noexcept {
+  std::lock_guard lock(Captures::known().mutex);
+  ++Captures::known().under_way;
+}
+
+void end_capture() noexcept {
+  std::lock_guard lock(Captures::known().mutex);
+  --Captures::known().under_way;
+}
+
+int captures() noexcept {
+  std::lock_guard lock(Captures::known().mutex);
+  return Captures::known().under_way;
+}
+
+// One event for each context; those that were seen to be done are gone from the list.
+struct CudaFences::Moment {
+  std::vector<Pooled> events;
+
+  Fence* as_fence() { return reinterpret_cast<Fence*>(this); }
+  static Moment* of(Fence* fence) { return reinterpret_cast<Moment*>(fence); }
+};
+
+// An event of the context, which must be current. One from the pool may be of a context that has
+// been destroyed and whose address is in use again: `fresh` ones are not.
+bool CudaFences::take(Context context, bool fresh, Pooled& pooled, Result& result) noexcept {
+  if (!fresh) {
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(pool_.rbegin(), pool_.rend(),
+                                    [&](const Pooled& each) { return each.context == context; });
+    if (found != pool_.rend()) {
+      pooled = std::exchange(*found, pool_.back());
+      pool_.pop_back();
+      return true;
+    }
+  }
+  pooled.context = context;
+  result = driver_.event_create(&pooled.event, event_disable_timing);
+  return result == success;
+}
+
+void CudaFences::give_back(const Pooled& pooled) noexcept {
+  try {
+    std::lock_guard lock(mutex_);
+    if (pool_.size() < most_pooled) return pool_.push_back(pooled);
+  } catch (const std::bad_alloc&) {
+  }
+  driver_.event_destroy(pooled.event);
+}
+
+void CudaFences::know(Context context) {
+  std::lock_guard lock(mutex_);
+  if (std::find(seen_.begin(), seen_.end(), context) == seen_.end()) seen_.push_back(context);
+}
+
+// Those in which work may be under way: the primary context of each device that has one, as every
+// library uses it, and whatever else record() has met.
+std::vector<Context> CudaFences::active_contexts() {
+  std::vector<Context> active;
+  {
+    std::lock_guard lock(mutex_);
+    active = seen_;
+  }
+  int count = 0;
+  driver_.device_count(&count);
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    Device device;
+    unsigned flags;
+    int is_active = 0;
+    Context context = nullptr;
+    if (driver_.device_get(&device, ordinal) != success ||
+        driver_.primary_state(device, &flags, &is_active) != success || !is_active ||
+        driver_.primary_retain(&context, device) != success)
+      continue;
+    // Retained for its name only: it is asked for anew each time, since it may be reset.
+    driver_.primary_release(device);
+    if (std::find(active.begin(), active.end(), context) == active.end()) active.push_back(context);
+  }
+  return active;
+}
+
+// Whether streams of the current context are captured that nobody has told us of. The driver shows
+// those that the legacy stream waits for; a way to see the others belongs here.
+bool CudaFences::is_capturing(Context) noexcept {
+  int status = capture_status_none;
+  const Result result = driver_.stream_is_capturing(legacy_stream(), &status);
+  return result == stream_capture_implicit || (result == success && status != capture_status_none);
+}
+
+// Adds an event after all work of the context to the moment.
+Answer CudaFences::record_all(Context context, Moment& moment) {
+  const Current current(driver_, context);
+  if (current.result() != success) return answer(current.result());
+  if (is_capturing(context)) return Answer::not_now;
+  moment.events.reserve(moment.events.size() + 1);
+  Answer recorded = Answer::lost;
+  for (const bool fresh : {false, true}) {
+    Pooled pooled;
+    Result result;
+    if (!take(context, fresh, pooled, result)) return answer(result);
+    recorded = answer(driver_.ctx_record_event(context, pooled.event));
+    if (recorded == Answer::yes) {
+      moment.events.push_back(pooled);
+      break;
+    }
+    if (recorded == Answer::not_now) {
+      give_back(pooled);
+      break;
+    }
+    driver_.event_destroy(pooled.event);
+  }
+  return recorded;
+}
+
+Fences::Fence* CudaFences::guard() noexcept {
+  auto* moment = new (std::nothrow) Moment;
+  if (!moment || !driver_.usable()) return moment ? moment->as_fence() : nullptr;
+  bool good = false;
+  try {
+    std::lock_guard capturing(Captures::known().mutex);
+    if (Captures::known().under_way <= 0) {
+      const Calling calling(driver_);
+      good = true;
+      for (Context context : active_contexts()) {
+        const Answer recorded = record_all(context, *moment);
+        if (recorded == Answer::not_now) {
+          good = false;
+          break;
+        }
+        if (recorded == Answer::lost) {
+          std::lock_guard lock(mutex_);
+          seen_.erase(std::remove(seen_.begin(), seen_.end(), context), seen_.end());
+        }
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    good = false;
+  }
+  if (good) return moment->as_fence();
+  drop(moment->as_fence());
+  return nullptr;
+}
+
+Fences::Fence* CudaFences::past() noexcept {
+  auto* moment = new (std::nothrow) Moment;
+  return moment ? moment->as_fence() : nullptr;
+}
+
+Fences::Fence* CudaFences::record(Stream stream, Refusal& refusal) noexcept {
+  const auto refuse = [&](const char* function, Result result) {
+    refusal.function = function;
+    refusal.result = result;
+    refusal.capturing = result >= stream_capture_unsupported && result <= stream_capture_implicit;
+    return nullptr;
+  };
+  const Calling calling(driver_);
+  if (!calling) return refuse("fork", not_initialized);
+  // The default streams are those of the current context.
+  Context context = nullptr;
+  Result result =
+      is_default(stream) ? driver_.ctx_current(&context) : driver_.stream_ctx(stream, &context);
+  if (result != success) return refuse("cuStreamGetCtx", result);
+  Moment* moment = nullptr;
+  try {
+    if (!context) {
+      const std::vector<Context> active = active_contexts();
+      if (active.empty()) return past();  // where there is no context, nothing runs
+      context = active.front();
+    }
+    know(context);
+    moment = new Moment;
+    moment->events.reserve(1);
+  } catch (const std::bad_alloc&) {
+    return refuse("malloc", out_of_memory);
+  }
+  const Current current(driver_, context);
+  int status = capture_status_none;
+  result = driver_.stream_is_capturing(stream, &status);
+  if (result == success && status != capture_status_none) result = stream_capture_unsupported;
+  const char* function = "cuStreamIsCapturing";
+  for (const bool fresh : {false, true}) {
+    if (result != success) break;
+    Pooled pooled;
+    function = "cuEventCreate";
+    if (!take(context, fresh, pooled, result)) break;
+    function = "cuEventRecord";
+    result = driver_.event_record(pooled.event, stream);
+    if (result == success) {
+      moment->events.push_back(pooled);
+      return moment->as_fence();
+    }
+    driver_.event_destroy(pooled.event);
+    if (!fresh && answer(result) == Answer::lost) result = success;  // once more
+  }
+  delete moment;
+  return refuse(function, result);
+}
+
+bool CudaFences::done(Fence* fence) noexcept {
+  Moment& moment = *Moment::of(fence);
+  if (moment.events.empty()) return true;
+  const Calling calling(driver_);
+  if (!calling) return true;
+  while (!moment.events.empty()) {
+    const Pooled pooled = moment.events.back();
+    const Answer is_done = answer(driver_.event_query(pooled.event));
+    if (is_done == Answer::not_now) return false;
+    moment.events.pop_back();
+    if (is_done == Answer::yes)
+      give_back(pooled);
+    else
+      driver_.event_destroy(pooled.event);
+  }
+  return true;
+}
+
+void CudaFences::drop(Fence* fence) noexcept {
+  Moment* moment = Moment::of(fence);
+  if (!moment->events.empty()) {
+    const Calling calling(driver_);
+    // An event that is not done yet may be recorded anew all the same.
+    if (calling)
+      for (const Pooled& pooled : moment->events) give_back(pooled);
+  }
+  delete moment;
+}
+
+}  // namespace bigmem

@@ -1,0 +1,505 @@
+#include "cuda_python.hpp"
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "cuda_fences.hpp"
+#include "cuda_host_pages.hpp"
+#include "fences_python.hpp"
+
+namespace bigmem {
+namespace {
+
+using cuda::Calling;
+using cuda::Current;
+using cuda::Driver;
+using cuda::Result;
+
+PyTypeObject *driver_type, *pages_type, *fences_type, *event_type;
+
+template <typename Object>
+void dealloc(Object* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* refused(const Driver& driver, const char* function, Result result) {
+  return PyErr_Format(bigmem_error, "%s: %s", function, driver.name_of(result));
+}
+
+// --- CudaDriver ---
+
+struct PyDriver {
+  PyObject_HEAD const Driver* driver;  // kept for good
+};
+
+PyObject* driver_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* addresses;
+  if (!PyArg_ParseTuple(args, "O!:CudaDriver", &PyDict_Type, &addresses)) return nullptr;
+  auto* self = reinterpret_cast<PyDriver*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  std::unique_ptr<Driver> driver(cuda::new_driver());
+  for (const cuda::Function& function : cuda::functions) {
+    PyObject* address = PyDict_GetItemString(addresses, function.name);
+    void* pointer = address ? PyLong_AsVoidPtr(address) : nullptr;
+    if (!pointer) {
+      if (!PyErr_Occurred())
+        PyErr_Format(bigmem_error, "NVIDIA's driver has no %s, which came with CUDA %d.%d",
+                     function.name, function.version / 1000, function.version % 1000 / 10);
+      Py_DECREF(self);
+      return nullptr;
+    }
+    function.set(*driver, pointer);
+  }
+  self->driver = driver.release();
+  return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* driver_start(PyDriver* self, PyObject*) {
+  const Driver& driver = *self->driver;
+  int count = 0;
+  Result result;
+  const char* function = "cuInit";
+  {
+    WithoutGil nogil;
+    const Calling calling(driver);
+    result = calling ? driver.init(0) : cuda::not_initialized;
+    if (result == cuda::success) {
+      function = "cuDeviceGetCount";
+      result = driver.device_count(&count);
+    }
+  }
+  if (result != cuda::success) return refused(driver, function, result);
+  return PyLong_FromLong(count);
+}
+
+PyObject* driver_current_device(PyDriver* self, PyObject*) {
+  const Driver& driver = *self->driver;
+  const Calling calling(driver);
+  cuda::Context current = nullptr;
+  int count = 0;
+  if (!calling || driver.ctx_current(&current) != cuda::success || !current ||
+      driver.device_count(&count) != cuda::success)
+    Py_RETURN_NONE;
+  for (int device = 0; device < count; ++device) {
+    unsigned flags;
+    int active = 0;
+    cuda::Context primary = nullptr;
+    if (driver.primary_state(device, &flags, &active) != cuda::success || !active ||
+        driver.primary_retain(&primary, device) != cuda::success)
+      continue;
+    driver.primary_release(device);
+    if (primary == current) return PyLong_FromLong(device);
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* driver_usable(PyDriver* self, PyObject*) {
+  return PyBool_FromLong(self->driver->usable());
+}
+
+PyObject* driver_error_name(PyDriver* self, PyObject* result) {
+  const long value = PyLong_AsLong(result);
+  if (value == -1 && PyErr_Occurred()) return nullptr;
+  return PyUnicode_FromString(self->driver->name_of(static_cast<Result>(value)));
+}
+
+template <typename Copy>
+PyObject* copy(const Driver& driver, const char* function, unsigned long long stream, Copy run) {
+  auto* on = reinterpret_cast<cuda::Stream>(stream);
+  Result result;
+  {
+    WithoutGil nogil;
+    if (!driver.usable()) {
+      result = cuda::not_initialized;
+    } else {
+      // In the stream's own context, whichever is current.
+      cuda::Context context = nullptr;
+      if (stream > 2)
+        driver.stream_ctx(on, &context);
+      else
+        driver.ctx_current(&context);
+      const Current current(driver, context);
+      result = run(on);
+    }
+  }
+  if (result != cuda::success) return refused(driver, function, result);
+  Py_RETURN_NONE;
+}
+
+PyObject* driver_copy_to_device(PyDriver* self, PyObject* args) {
+  unsigned long long to, from, stream;
+  Py_ssize_t nbytes;
+  if (!PyArg_ParseTuple(args, "KKnK:copy_to_device", &to, &from, &nbytes, &stream)) return nullptr;
+  const Driver& driver = *self->driver;
+  return copy(driver, "cuMemcpyHtoDAsync", stream, [&](cuda::Stream on) {
+    return driver.copy_to_device(to, reinterpret_cast<const void*>(from), nbytes, on);
+  });
+}
+
+PyObject* driver_copy_to_host(PyDriver* self, PyObject* args) {
+  unsigned long long to, from, stream;
+  Py_ssize_t nbytes;
+  if (!PyArg_ParseTuple(args, "KKnK:copy_to_host", &to, &from, &nbytes, &stream)) return nullptr;
+  const Driver& driver = *self->driver;
+  return copy(driver, "cuMemcpyDtoHAsync", stream, [&](cuda::Stream on) {
+    return driver.copy_to_host(reinterpret_cast<void*>(to), from, nbytes, on);
+  });
+}
+
+PyMethodDef driver_methods[] = {
+    {"start", reinterpret_cast<PyCFunction>(driver_start), METH_NOARGS,
+     "start()\n--\n\nInitialize the driver; how many devices there are."},
+    {"current_device", reinterpret_cast<PyCFunction>(driver_current_device), METH_NOARGS,
+     "current_device()\n--\n\nThe one whose primary context this thread uses, or None."},
+    {"usable", reinterpret_cast<PyCFunction>(driver_usable), METH_NOARGS,
+     "usable()\n--\n\nFalse in a child of the process that made it."},
+    {"error_name", reinterpret_cast<PyCFunction>(driver_error_name), METH_O,
+     "error_name(result)\n--\n\nWhat CUDA calls a result."},
+    {"copy_to_device", reinterpret_cast<PyCFunction>(driver_copy_to_device), METH_VARARGS,
+     "copy_to_device(to, from, nbytes, stream)\n--\n\nSubmit a copy."},
+    {"copy_to_host", reinterpret_cast<PyCFunction>(driver_copy_to_host), METH_VARARGS,
+     "copy_to_host(to, from, nbytes, stream)\n--\n\nSubmit a copy."},
+    {nullptr}};
+PyType_Slot driver_slots[] = {
+    {Py_tp_doc, const_cast<char*>("CudaDriver(functions)\n--\n\nCUDA's driver by the addresses of "
+                                  "its functions; see cuda_functions().")},
+    {Py_tp_new, reinterpret_cast<void*>(driver_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc<PyDriver>)},
+    {Py_tp_methods, driver_methods},
+    {0, nullptr}};
+PyType_Spec driver_spec = {"bigmem._core.CudaDriver", sizeof(PyDriver), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, driver_slots};
+
+// --- CudaEvent ---
+
+struct PyEvent {
+  PyObject_HEAD std::shared_ptr<Fences> fences;
+  Fences::Fence* fence;  // null once it has been handed over
+};
+
+PyObject* new_event(const std::shared_ptr<Fences>& fences, Fences::Fence* fence) {
+  auto* self = reinterpret_cast<PyEvent*>(event_type->tp_alloc(event_type, 0));
+  if (!self) {
+    fences->drop(fence);
+    return nullptr;
+  }
+  new (&self->fences) std::shared_ptr<Fences>(fences);
+  self->fence = fence;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void event_dealloc(PyEvent* self) {
+  if (self->fence) self->fences->drop(self->fence);
+  self->fences.~shared_ptr();
+  dealloc(self);
+}
+
+PyObject* event_done(PyEvent* self, void*) {
+  return PyBool_FromLong(!self->fence || self->fences->done(self->fence));
+}
+
+PyGetSetDef event_getters[] = {
+    {"done", reinterpret_cast<getter>(event_done), nullptr, "Whether it has come.", nullptr},
+    {nullptr}};
+PyType_Slot event_slots[] = {{Py_tp_doc, const_cast<char*>("A moment of a GPU's work.")},
+                             {Py_tp_dealloc, reinterpret_cast<void*>(event_dealloc)},
+                             {Py_tp_getset, event_getters},
+                             {0, nullptr}};
+PyType_Spec event_spec = {
+    "bigmem._core.CudaEvent", sizeof(PyEvent), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, event_slots};
+
+// --- CudaFences ---
+
+struct PyCudaFences {
+  PyFences base;
+  const Driver* driver;
+
+  CudaFences& get() { return static_cast<CudaFences&>(*base.fences); }
+};
+
+PyObject* fences_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyDriver* driver;
+  if (!PyArg_ParseTuple(args, "O!:CudaFences", driver_type, &driver)) return nullptr;
+  PyObject* self = new_fences(type, std::make_shared<CudaFences>(*driver->driver));
+  if (self) reinterpret_cast<PyCudaFences*>(self)->driver = driver->driver;
+  return self;
+}
+
+PyObject* fences_record(PyCudaFences* self, PyObject* stream) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(stream);
+  if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred()) return nullptr;
+  CudaFences::Refusal refusal;
+  Fences::Fence* fence;
+  {
+    WithoutGil nogil;
+    fence = self->get().record(reinterpret_cast<cuda::Stream>(value), refusal);
+  }
+  if (fence) return new_event(self->base.fences, fence);
+  if (!self->driver->usable())
+    return PyErr_Format(bigmem_error, "a process forked from one that uses CUDA cannot use it");
+  if (refusal.capturing)
+    return PyErr_Format(bigmem_error,
+                        "the stream is recording a graph, which may run at any time from now on: "
+                        "keep the array alive for as long as the graph instead");
+  return refused(*self->driver, refusal.function, refusal.result);
+}
+
+PyObject* fences_past(PyCudaFences* self, PyObject*) {
+  Fences::Fence* fence = self->get().past();
+  return fence ? new_event(self->base.fences, fence) : PyErr_NoMemory();
+}
+
+PyObject* fences_guard(PyCudaFences* self, PyObject*) {
+  Fences::Fence* fence;
+  {
+    WithoutGil nogil;
+    fence = self->get().guard();
+  }
+  if (!fence) Py_RETURN_NONE;
+  return new_event(self->base.fences, fence);
+}
+
+PyObject* fences_attach(PyCudaFences* self, PyObject* args) {
+  unsigned long long address;
+  PyEvent* event;
+  if (!PyArg_ParseTuple(args, "KO!:attach", &address, event_type, &event)) return nullptr;
+  if (!event->fence || event->fences != self->base.fences)
+    return PyErr_Format(PyExc_ValueError, "the event is not one of these, or no longer");
+  // Not while others might ask about it: it belongs to the arena from here on.
+  Fences::Fence* fence = std::exchange(event->fence, nullptr);
+  bool attached;
+  {
+    WithoutGil nogil;
+    attached = attach_fence(event->fences.get(), address, fence);
+  }
+  if (!attached) event->fence = fence;
+  return PyBool_FromLong(attached);
+}
+
+PyMethodDef fences_methods[] = {
+    {"record", reinterpret_cast<PyCFunction>(fences_record), METH_O,
+     "record(stream)\n--\n\nThe moment after all that was submitted to the stream so far."},
+    {"past", reinterpret_cast<PyCFunction>(fences_past), METH_NOARGS,
+     "past()\n--\n\nA moment that has come already."},
+    {"guard", reinterpret_cast<PyCFunction>(fences_guard), METH_NOARGS,
+     "guard()\n--\n\nThe moment after all that was submitted anywhere; None while a graph is being "
+     "captured."},
+    {"attach", reinterpret_cast<PyCFunction>(fences_attach), METH_VARARGS,
+     "attach(address, event)\n--\n\nLet the pinned block at the address wait for the event, which "
+     "is used up; False if there is none."},
+    {nullptr}};
+PyType_Slot fences_slots[] = {
+    {Py_tp_doc, const_cast<char*>("CudaFences(driver)\n--\n\nWhat GPUs do, told by events.")},
+    {Py_tp_new, reinterpret_cast<void*>(fences_new)},
+    {Py_tp_methods, fences_methods},
+    {0, nullptr}};
+PyType_Spec fences_spec = {"bigmem._core.CudaFences", sizeof(PyCudaFences), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, fences_slots};
+
+// --- CudaPages ---
+
+struct PyCudaPages {
+  PyObject_HEAD CudaPages* pages;  // kept for good: an arena may outlive this object
+};
+
+PyObject* pages_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyDriver* driver_object;
+  PyCudaFences* fences;
+  int device;
+  const char* mechanism;
+  if (!PyArg_ParseTuple(args, "O!isO!:CudaPages", driver_type, &driver_object, &device, &mechanism,
+                        fences_type, &fences))
+    return nullptr;
+  const bool vmm = std::strcmp(mechanism, "vmm") == 0;
+  const bool ours = std::strcmp(mechanism, "register") == 0;
+  if (!vmm && !ours && std::strcmp(mechanism, "alloc") != 0)
+    return PyErr_Format(PyExc_ValueError, "there is no mechanism %s", mechanism);
+  const Driver& driver = *driver_object->driver;
+  cuda::Context context = nullptr;
+  Result result = cuda::not_initialized;
+  {
+    WithoutGil nogil;
+    const Calling calling(driver);
+    // For good: what is pinned must not outlive its context.
+    if (calling) result = driver.primary_retain(&context, device);
+  }
+  if (result != cuda::success) return refused(driver, "cuDevicePrimaryCtxRetain", result);
+  auto* self = reinterpret_cast<PyCudaPages*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  using Way = CudaHostPages::Way;
+  if (vmm)
+    self->pages = new CudaVirtualPages(driver, device, context);
+  else
+    self->pages = new CudaHostPages(driver, context, fences->base.fences,
+                                    ours ? Way::register_ours : Way::take_theirs);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* pages_probe(PyCudaPages* self, PyObject*) {
+  int error;
+  {
+    WithoutGil nogil;
+    error = self->pages->probe();
+  }
+  return PyLong_FromLong(error);
+}
+
+PyObject* pages_take_failure(PyCudaPages* self, PyObject*) {
+  const CudaFailure failure = self->pages->take_failure();
+  if (!failure.function) Py_RETURN_NONE;
+  return Py_BuildValue("si", failure.function, failure.result);
+}
+
+PyObject* pages_stalls(PyCudaPages* self, PyObject*) {
+  const auto [count, seconds] = self->pages->stalls();
+  return Py_BuildValue("Kd", static_cast<unsigned long long>(count), seconds);
+}
+
+// The operations of the table, for tests that need no arena.
+
+PyObject* pages_reserve(PyCudaPages* self, PyObject* args) {
+  Py_ssize_t nbytes, alignment;
+  if (!PyArg_ParseTuple(args, "nn:reserve", &nbytes, &alignment)) return nullptr;
+  const PagesTable table = self->pages->table();
+  void* address = table.reserve(table.context, nbytes, alignment, PageSize::small);
+  return address ? PyLong_FromVoidPtr(address) : PyErr_SetFromErrno(PyExc_OSError);
+}
+
+template <typename Operation>
+PyObject* operate(PyObject* args, Operation operation) {
+  unsigned long long address;
+  Py_ssize_t nbytes;
+  if (!PyArg_ParseTuple(args, "Kn", &address, &nbytes)) return nullptr;
+  int error;
+  {
+    WithoutGil nogil;
+    error = operation(reinterpret_cast<void*>(address), static_cast<std::size_t>(nbytes));
+  }
+  return PyLong_FromLong(error);
+}
+
+PyObject* pages_commit(PyCudaPages* self, PyObject* args) {
+  const PagesTable table = self->pages->table();
+  return operate(args, [&](void* address, std::size_t nbytes) {
+    return table.commit(table.context, address, nbytes, PageSize::small);
+  });
+}
+
+PyObject* pages_decommit(PyCudaPages* self, PyObject* args) {
+  const PagesTable table = self->pages->table();
+  return operate(args, [&](void* address, std::size_t nbytes) {
+    return table.decommit(table.context, address, nbytes, PageSize::small, Advice::dontneed).error;
+  });
+}
+
+PyObject* pages_wipe(PyCudaPages* self, PyObject* args) {
+  const PagesTable table = self->pages->table();
+  return operate(args, [&](void* address, std::size_t nbytes) {
+    return table.wipe(table.context, address, nbytes);
+  });
+}
+
+PyObject* pages_unreserve(PyCudaPages* self, PyObject* args) {
+  const PagesTable table = self->pages->table();
+  return operate(args, [&](void* address, std::size_t nbytes) {
+    return table.unreserve(table.context, address, nbytes);
+  });
+}
+
+PyMethodDef pages_methods[] = {
+    {"probe", reinterpret_cast<PyCFunction>(pages_probe), METH_NOARGS,
+     "probe()\n--\n\n0, or the errno with which such memory is refused here."},
+    {"take_failure", reinterpret_cast<PyCFunction>(pages_take_failure), METH_NOARGS,
+     "take_failure()\n--\n\nThe function and the result of the driver's latest refusal since the "
+     "last call, or None."},
+    {"stalls", reinterpret_cast<PyCFunction>(pages_stalls), METH_NOARGS,
+     "stalls()\n--\n\nHow often the process may have waited for a GPU, and the seconds it took."},
+    {"reserve", reinterpret_cast<PyCFunction>(pages_reserve), METH_VARARGS,
+     "reserve(nbytes, alignment)\n--\n\nThe address of a range."},
+    {"commit", reinterpret_cast<PyCFunction>(pages_commit), METH_VARARGS,
+     "commit(address, nbytes)\n--\n\n0 or an errno."},
+    {"decommit", reinterpret_cast<PyCFunction>(pages_decommit), METH_VARARGS,
+     "decommit(address, nbytes)\n--\n\n0 or an errno."},
+    {"wipe", reinterpret_cast<PyCFunction>(pages_wipe), METH_VARARGS,
+     "wipe(address, nbytes)\n--\n\n0 or an errno."},
+    {"unreserve", reinterpret_cast<PyCFunction>(pages_unreserve), METH_VARARGS,
+     "unreserve(address, nbytes)\n--\n\n0 or an errno."},
+    {nullptr}};
+PyType_Slot pages_slots[] = {
+    {Py_tp_doc, const_cast<char*>("CudaPages(driver, device, mechanism, fences)\n--\n\nPinned "
+                                  "memory by \"vmm\", \"register\" or \"alloc\".")},
+    {Py_tp_new, reinterpret_cast<void*>(pages_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc<PyCudaPages>)},
+    {Py_tp_methods, pages_methods},
+    {0, nullptr}};
+PyType_Spec pages_spec = {"bigmem._core.CudaPages", sizeof(PyCudaPages), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, pages_slots};
+
+// --- functions ---
+
+PyObject* cuda_functions(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const cuda::Function& function : cuda::functions) {
+    PyObject* item = list ? Py_BuildValue("si", function.name, function.version) : nullptr;
+    if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
+    Py_XDECREF(item);
+  }
+  return list;
+}
+
+PyObject* py_begin_capture(PyObject*, PyObject*) {
+  {
+    WithoutGil nogil;
+    begin_capture();
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* py_end_capture(PyObject*, PyObject*) {
+  {
+    WithoutGil nogil;
+    end_capture();
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* py_captures(PyObject*, PyObject*) {
+  int count;
+  {
+    WithoutGil nogil;
+    count = captures();
+  }
+  return PyLong_FromLong(count);
+}
+
+PyMethodDef functions[] = {
+    {"cuda_functions", cuda_functions, METH_NOARGS,
+     "cuda_functions()\n--\n\nWhat CudaDriver needs: names, and the versions of CUDA whose "
+     "parameters are meant."},
+    {"begin_capture", py_begin_capture, METH_NOARGS,
+     "begin_capture()\n--\n\nA graph is going to be captured: no guards until it ends."},
+    {"end_capture", py_end_capture, METH_NOARGS, "end_capture()\n--\n\nAs many times as begun."},
+    {"captures", py_captures, METH_NOARGS, "captures()\n--\n\nHow many are known to go on."},
+    {nullptr}};
+
+}  // namespace
+
+bool add_cuda_types(PyObject* module) {
+  return (driver_type = add_type(module, &driver_spec)) &&
+         (event_type = add_type(module, &event_spec)) &&
+         (fences_type = add_fences_subtype(module, &fences_spec)) &&
+         (pages_type = add_type(module, &pages_spec)) &&
+         PyModule_AddFunctions(module, functions) == 0;
+}
+
+CudaPages* cuda_pages_of(PyObject* object) {
+  return PyObject_TypeCheck(object, pages_type) ? reinterpret_cast<PyCudaPages*>(object)->pages
+                                                : nullptr;
+}
+
+}  // namespace bigmem
