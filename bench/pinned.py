@@ -240,7 +240,7 @@ def measure_upload(gib: float) -> Iterator[Figures]:
         block.release()
         gpu.call("cuMemcpyHtoD_v2", device, parts[0].ctypes.data, part)
         _, took = milliseconds(
-            gpu.call, "cuMemcpyHtoD_v2", device, parts[1].ctypes.data, part
+            gpu.call, "cuMemcpyHtoD_v2", device, parts[-1].ctypes.data, part
         )  # fmt: skip
         yield {"pageable_gib_s": part / GIB / took * 1e3}
 

@@ -9,7 +9,7 @@ import ctypes
 import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from bench.gpu import Gpu
 
@@ -58,7 +58,7 @@ class Ours(Contender):
 
     tells = "bigmem.cuda.record"
 
-    def __init__(self, gpu: Gpu, mechanism: str) -> None:
+    def __init__(self, gpu: Gpu, mechanism: Literal["vmm", "register", "alloc"]) -> None:
         super().__init__(gpu)
         from bigmem import cuda
 

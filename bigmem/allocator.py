@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import SupportsIndex
+from typing import Self, SupportsIndex
 
 from . import osmem
 from ._core import Block, parked_by, poll_fences
@@ -168,7 +168,7 @@ class Allocator(ABC):
         self._closed = True
         _open.pop(id(self), None)
 
-    def __enter__(self) -> "Allocator":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .driver import cuda
+from .driver import loaded
 from .pinned import PinnedAllocator
 
 _made: dict[int, PinnedAllocator] = {}
@@ -10,7 +10,7 @@ _made: dict[int, PinnedAllocator] = {}
 
 def default_allocator(device: int | None = None) -> PinnedAllocator:
     """The one of a device, or of the current one, which is kept for next time."""
-    number = cuda().current_device() if device is None else device
+    number = loaded().driver.current_device() or 0 if device is None else device
     found = _made.get(number)
     if found is None or found._closed:
         # Should two threads come here at once, one of theirs goes again, unused.

@@ -15,8 +15,8 @@ from .._core import Block, CudaEvent
 from ..errors import BigmemError
 from ..sizes import format_size, parse_size
 from .default import default_allocator
-from .driver import Cuda
-from .fences import stream_handle
+from .driver import Cuda, loaded
+from .fences import _handle_of
 from .pinned import PinnedAllocator
 
 # A thread copies 8.6-10 GiB/s, a GPU takes five times as much.
@@ -54,7 +54,7 @@ def upload(
         For each where it goes, of as many bytes: arrays of CuPy, tensors of PyTorch, anything with
         ``__cuda_array_interface__``, or pairs (address, bytes). C-contiguous.
     stream
-        As in `record`.
+        As in `record`. It is one of the allocator's device, like the buffers.
     depth
         How many blocks to use: what is filled ahead of the GPU.
     allocator
@@ -74,8 +74,7 @@ def upload(
     chosen = default_allocator() if allocator is None else allocator
     if not isinstance(chosen, PinnedAllocator):
         raise BigmemError(f"allocator is a PinnedAllocator, not {chosen!r}")
-    handle = stream_handle(stream)
-    cuda = chosen._cuda
+    handle, cuda = _handle_of(stream), loaded()
     cuda.fences.record(handle)  # before anything of ours is in a graph
     slots = [_Slot(cuda, chosen, handle) for _ in range(depth)]
     turn = 0

@@ -149,6 +149,13 @@ def _gpu_rows(gpu: GpuReport) -> Iterator[Row]:
     yield "cudaHostUnregister", f"{_figure(costs.unregister_ms)} ms per GiB"
     yield "pinned copies", _both_ways(costs.pinned_to_device_ms, costs.pinned_to_host_ms)
     yield "pageable copies", _both_ways(costs.pageable_to_device_ms, costs.pageable_to_host_ms)
+    arena = gpu.arena
+    if arena is not None and arena.mechanism is not None:
+        yield (
+            f"PinnedAllocator, {arena.mechanism}",
+            f"{_figure(arena.allocate_ms)} ms per GiB fresh, "
+            f"{_figure(arena.give_back_ms)} to give back",
+        )
 
 
 def _both_ways(to_device: float, to_host: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bigmem.profile.costs import MOST_PAGES, OUTLIER, Measured, PageCosts
-from bigmem.profile.gpu import GpuReport
+from bigmem.profile.gpu import GpuReport, PinnedArena
 from bigmem.profile.machine import Machine
 from bigmem.profile.policies import is_short
 from bigmem.profile.wording import figure, ms, size
@@ -21,6 +21,13 @@ _HOOKS = {
     "default handler": "bigmem.install() takes over NumPy's large arrays in every thread.",
     "new threads": "bigmem.install() takes over NumPy's large arrays in the context that calls it "
     "and in threads started later: this NumPy does not let its other threads be reached.",
+}
+
+# What bigmem's pinned memory amounts to, by its mechanism.
+_PINNED = {
+    "vmm": "CUDA's virtual memory (vmm): nothing that it does makes a kernel launch wait",
+    "register": "registered blocks (register): giving them back may make kernel launches wait",
+    "alloc": "blocks of cudaHostAlloc (alloc): taking and giving them may make launches wait",
 }
 
 
@@ -115,6 +122,22 @@ def _findings_on_gpu(gpu: GpuReport) -> Iterator[str]:
         )
     else:
         yield f"Pinning costs {ms(pinning)} per GiB, and makes copies no faster here."
+    if gpu.arena is not None:
+        yield _finding_on_arena(gpu.arena)
+
+
+def _finding_on_arena(arena: PinnedArena) -> str:
+    if arena.mechanism is None:
+        return f"bigmem.cuda.PinnedAllocator is not to be had: {arena.why}."
+    costs = (
+        f"{ms(arena.allocate_ms or 0)} per GiB to allocate fresh, "
+        f"{ms(arena.give_back_ms or 0)} to give back"
+    )
+    reason = "" if arena.why is None else f" Better is refused: {arena.why}."
+    return (
+        f"bigmem.cuda.PinnedAllocator goes by {_PINNED[arena.mechanism]}; {costs}, nothing to "
+        f"reuse warm.{reason}"
+    )
 
 
 def _speed(milliseconds: float) -> str:

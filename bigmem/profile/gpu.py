@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from bigmem.errors import BigmemError
+
 GIB = 1 << 30
 _ROUNDS = 3
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
@@ -58,6 +60,26 @@ class GpuCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedArena:
+    """What `bigmem.cuda.PinnedAllocator` is on this machine.
+
+    Attributes
+    ----------
+    mechanism
+        What it goes by: ``"vmm"``, ``"register"`` or ``"alloc"``; `None` where it is not to be had.
+    why
+        In one line, why not a better one; `None` where it is the best.
+    allocate_ms, give_back_ms
+        ms per GiB of a fresh block, ready to be written, and of giving it back; medians.
+    """
+
+    mechanism: str | None
+    why: str | None = None
+    allocate_ms: float | None = None
+    give_back_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuReport:
     """The costs, or in one line why there are none.
 
@@ -69,11 +91,14 @@ class GpuReport:
         Why not; `None` where it was.
     devices
         How many GPUs the driver shows to this process; `None` where nobody asked it.
+    arena
+        What pinned memory of bigmem's is here; `None` where nothing was measured.
     """
 
     costs: GpuCosts | None
     note: str | None
     devices: int | None = None
+    arena: PinnedArena | None = None
 
 
 def measure_gpu(nbytes: int, seconds: float) -> GpuReport:
@@ -110,9 +135,12 @@ def measure_gpu(nbytes: int, seconds: float) -> GpuReport:
 def _read(done: subprocess.CompletedProcess[str]) -> GpuReport:
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
-        costs = answer["costs"]
+        costs, arena = answer["costs"], answer["arena"]
         return GpuReport(
-            None if costs is None else GpuCosts(**costs), answer["note"], answer["devices"]
+            None if costs is None else GpuCosts(**costs),
+            answer["note"],
+            answer["devices"],
+            None if arena is None else PinnedArena(**arena),
         )
     except (IndexError, KeyError, TypeError, ValueError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -143,7 +171,7 @@ def _report(nbytes: int) -> GpuReport:
         devices = _device_count()
         if not devices:
             return GpuReport(None, "not measured: there is no GPU", devices)
-        return GpuReport(_measure(nbytes), None, devices)
+        return GpuReport(_measure(nbytes), None, devices, _measure_arena(nbytes))
     except Exception as error:  # whatever a driver or CuPy comes up with is told, not raised
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return GpuReport(None, f"not measured: {lines[0]}", devices)
@@ -184,6 +212,36 @@ def _measure(nbytes: int) -> GpuCosts:
         # The first round warms the driver up.
         **{key: median(each[key] for each in rounds[1:]) * GIB / nbytes for key in rounds[0]},
     )
+
+
+def _measure_arena(nbytes: int) -> PinnedArena:
+    from bigmem import cuda
+
+    try:
+        arena = cuda.PinnedAllocator()
+        why = None if arena.mechanism == "vmm" else _refusal_of_vmm()
+        rounds = []
+        for _ in range(1 + _ROUNDS):
+            block, allocating = _timed(arena.allocate, nbytes)
+            block.release()
+            rounds.append((allocating, _timed(lambda: arena.flush() and arena.trim())[1]))
+        arena.close()
+    except BigmemError as error:
+        return PinnedArena(None, str(error))
+    allocated, gave_back = (
+        median(each) * GIB / nbytes for each in zip(*rounds[1:], strict=True)
+    )  # fmt: skip
+    return PinnedArena(arena.mechanism, why, allocated, gave_back)
+
+
+def _refusal_of_vmm() -> str | None:
+    from bigmem import cuda
+
+    try:
+        cuda.PinnedAllocator(mechanism="vmm").close()
+    except BigmemError as error:
+        return str(error)
+    return None
 
 
 def _timed(call: Callable[..., Any], *arguments: object) -> tuple[Any, float]:

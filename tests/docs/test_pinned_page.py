@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import bigmem.cuda
+from bigmem import _core
+from bigmem.cuda import driver
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "pinned.md").read_text(encoding="utf-8")
@@ -27,6 +31,10 @@ def test_examples_are_python_and_every_name_exists() -> None:
     assert not {name for name in names if not hasattr(bigmem.cuda, name)}
 
 
-def test_members_of_the_allocator_exist() -> None:
-    for name in set(re.findall(r"`pinned\.(\w+)", PAGE)):
-        assert hasattr(bigmem.cuda.PinnedAllocator, name), name
+def test_members_of_the_allocator_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_addresses", _core.FakeCuda().functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    with bigmem.cuda.PinnedAllocator() as pinned:
+        names = set(re.findall(r"`pinned\.(\w+)", PAGE))
+        assert {"mechanism", "prefault", "stalls"} <= names
+        assert not {name for name in names if not hasattr(pinned, name)}

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bigmem.profile.costs import Measured, PageCosts
-from bigmem.profile.gpu import GpuCosts, GpuReport
+from bigmem.profile.gpu import GpuCosts, GpuReport, PinnedArena
 from bigmem.profile.machine import HugePages, Limits, Machine, MemoryGroup, Overcommit
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -70,7 +70,8 @@ MACHINE = Machine(
 
 NO_GPU = GpuReport(None, "not measured: there is no GPU", 0)
 GPU_COSTS = GpuCosts("Some GPU", 256 * MIB, 390.0, 100.0, 40.0, 18.0, 20.0, 130.0, 19.5, 70.0)
-GPU = GpuReport(GPU_COSTS, None, 1)
+ARENA = PinnedArena("vmm", None, 290.0, 50.0)
+GPU = GpuReport(GPU_COSTS, None, 1, ARENA)
 
 
 def with_huge_pages(**settings: Any) -> Machine:
@@ -142,4 +143,13 @@ machines = st.builds(
     numpy_hook=st.sampled_from(["default handler", "new threads"]),
 )
 gpu_costs = st.builds(GpuCosts, st.just("GPU"), sizes, *[milliseconds for _ in range(8)])
-gpus = st.just(NO_GPU) | st.builds(GpuReport, gpu_costs, st.none(), st.integers(1, 8))
+arenas = st.builds(
+    PinnedArena,
+    st.sampled_from(("vmm", "register", "alloc")),
+    st.none() | st.just("refused"),
+    milliseconds,
+    milliseconds,
+) | st.just(PinnedArena(None, "no cuda-bindings"))
+gpus = st.just(NO_GPU) | st.builds(
+    GpuReport, gpu_costs, st.none(), st.integers(1, 8), st.none() | arenas
+)

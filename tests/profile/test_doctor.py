@@ -119,6 +119,7 @@ SHAPE = {
         ),
         "note": None,
         "devices": None,
+        "arena": dict.fromkeys(("mechanism", "why", "allocate_ms", "give_back_ms")),
     },
     "advice": {
         "policy": None,

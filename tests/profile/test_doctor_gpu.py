@@ -9,10 +9,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from doctor_figures import GPU
+from doctor_figures import GPU, MACHINE, MEASURED
 
+import bigmem
+from bigmem import _core
+from bigmem.cuda import driver
 from bigmem.profile import gpu
-from bigmem.profile.gpu import GpuReport, measure_gpu
+from bigmem.profile.findings import find
+from bigmem.profile.gpu import GpuReport, PinnedArena, measure_gpu
 
 NBYTES = 1 << 16
 
@@ -78,6 +82,44 @@ def test_every_call_is_measured_and_everything_given_back(runtime: Runtime) -> N
     assert not runtime.registered
 
 
+@pytest.mark.parametrize(("host_vmm", "mechanism"), [(True, "vmm"), (False, "register")])
+def test_the_mechanism_of_pinned_memory_is_named(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, host_vmm: bool, mechanism: str
+) -> None:
+    fake = _core.FakeCuda(host_vmm=host_vmm)
+    monkeypatch.setattr(driver, "_addresses", fake.functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    before = fake.memory()
+    report = gpu._report(NBYTES)
+    arena = report.arena
+    assert arena is not None
+    assert arena.mechanism == mechanism
+    assert (arena.why is None) == host_vmm
+    assert host_vmm or "vmm" in str(arena.why)
+    assert arena.allocate_ms is not None
+    assert arena.allocate_ms > 0
+    assert fake.memory() == before
+    said = "\n".join(find(MACHINE, MEASURED, report))
+    assert f"({mechanism})" in said
+    assert host_vmm or str(arena.why) in said
+
+
+def test_pinned_memory_that_is_not_to_be_had_is_told_of(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> dict[str, int]:
+        raise bigmem.BigmemError("the driver is too old")
+
+    monkeypatch.setattr(driver, "_addresses", missing)
+    monkeypatch.setattr(driver, "_loaded", None)
+    report = gpu._report(NBYTES)
+    assert report.costs is not None
+    assert report.arena == PinnedArena(None, "the driver is too old")
+    assert any(
+        "not to be had: the driver is too old" in line for line in find(MACHINE, MEASURED, report)
+    )
+
+
 def test_whatever_the_driver_comes_up_with_is_told(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +172,7 @@ def test_the_answer_comes_back_whole_even_after_chatter(
         ("exit 3", "exit code 3"),
         ("kill -SEGV $$", "exit code -11"),
         ("echo '{}'", "exit code 0"),
-        ('echo \'{"costs": {"a": 1}, "note": null, "devices": 1}\'', "exit code 0"),
+        ('echo \'{"costs": {"a": 1}, "note": null, "devices": 1, "arena": null}\'', "exit code 0"),
         ("echo nonsense", "exit code 0"),
         ("exec sleep 60", "longer than the 0 s left"),
     ],

@@ -1,0 +1,304 @@
+"""Uploads through pinned blocks, to a GPU whose copies happen when the test says so."""
+
+import array
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from waiting import wait_for
+
+import bigmem
+import bigmem.cuda
+from bigmem import _core
+from bigmem.cuda import PinnedAllocator, default, upload
+
+KIB, MIB = 1 << 10, 1 << 20
+ILLEGAL_ADDRESS = 700
+Array = np.ndarray[Any, Any]
+
+
+# Memory of the device, which must be there until the last copy has been done.
+on_device: list[Array] = []
+
+
+class OnDevice:
+    """An array as libraries show those of a GPU; the fake one has ordinary memory."""
+
+    def __init__(self, like: Array, *, read_only: bool = False) -> None:
+        self.array = np.zeros_like(like)
+        on_device.append(self.array)
+        self.interface = {**self.array.__array_interface__, "version": 3}
+        self.interface["data"] = (self.array.ctypes.data, read_only)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.interface
+
+
+class Tensor:
+    """The part of a tensor that is looked at."""
+
+    is_cuda = True
+
+    def __init__(self, like: Array, *, contiguous: bool = True) -> None:
+        self.array = np.zeros_like(like)
+        self.contiguous = contiguous
+
+    def is_contiguous(self) -> bool:
+        return self.contiguous
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
+    def numel(self) -> int:
+        return self.array.size
+
+    def element_size(self) -> int:
+        return self.array.itemsize
+
+
+@pytest.fixture
+def stream(fake: _core.FakeCuda) -> int:
+    return fake.stream(blocking=False)
+
+
+@pytest.fixture
+def allocator(fake: _core.FakeCuda) -> Iterator[PinnedAllocator]:
+    """Whatever a test does, it leaves nothing behind."""
+    with PinnedAllocator() as made:
+        yield made
+        fake.finish()
+        assert made.flush(10)
+        assert made.stats().live == 0
+    on_device.clear()
+
+
+@pytest.fixture
+def at_work(fake: _core.FakeCuda, stream: int) -> Iterator[None]:
+    """The GPU does a little of what it has to do, again and again."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.0005):
+            fake.finish(stream, 1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def numbers(count: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(st.integers(0, 3 * MIB), max_size=5),
+    chunk=st.sampled_from([4 * KIB, 300_001, MIB, 8 * MIB]),
+    depth=st.integers(1, 3),
+)
+def test_everything_arrives(
+    fake: _core.FakeCuda,
+    stream: int,
+    allocator: PinnedAllocator,
+    at_work: None,
+    sizes: list[int],
+    chunk: int,
+    depth: int,
+) -> None:
+    if chunk < 100_000:
+        sizes = [size // 64 for size in sizes]
+    hosts = [numbers(size, seed) for seed, size in enumerate(sizes)]
+    targets = [OnDevice(host) for host in hosts]
+    upload(iter(hosts), iter(targets), stream, depth, allocator=allocator, chunk=chunk)
+    fake.finish(stream)
+    assert all(
+        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
+    )
+
+
+def test_hosts_may_change_on_return_and_copies_are_still_to_come(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    host = numbers(4 * MIB)
+    before, target = host.copy(), OnDevice(host)
+    upload([host], [target], stream, 4, allocator=allocator, chunk=MIB)
+    host[:] = 0
+    assert not target.array.any()
+    fake.finish(stream)
+    assert np.array_equal(target.array, before)
+
+
+def test_blocks_are_as_many_and_as_large_as_asked_for(
+    stream: int, allocator: PinnedAllocator, at_work: None
+) -> None:
+    host = numbers(8 * MIB)
+    upload([host], [OnDevice(host)], stream, 3, allocator=allocator, chunk="512KiB")
+    assert allocator.stats().peak_live == 3 * 512 * KIB
+
+
+def test_the_next_block_is_filled_while_the_gpu_copies(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    """With two blocks, the third piece is read once one copy is done, though not the other."""
+    seen: list[int] = []
+
+    def pieces() -> Iterator[Array]:
+        for number in range(3):
+            seen.append(number)
+            yield numbers(MIB, number)
+
+    targets = [OnDevice(numbers(MIB)) for _ in range(3)]
+    thread = threading.Thread(
+        target=upload, args=(pieces(), targets, stream), kwargs={"allocator": allocator}
+    )
+    thread.start()
+    wait_for(lambda: len(seen) == 3)
+    thread.join(0.2)
+    assert thread.is_alive(), "a block was filled again under a copy"
+    fake.finish(stream, 1)
+    thread.join(10)
+    assert not thread.is_alive()
+    fake.finish(stream)
+    assert all(
+        np.array_equal(target.array, numbers(MIB, number)) for number, target in enumerate(targets)
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: data.tobytes(),
+        lambda data: bytearray(data),
+        lambda data: memoryview(data),
+        lambda data: array.array("B", data.tobytes()),
+        lambda data: data.view("M8[ns]"),
+        lambda data: data.reshape(4, -1).view(np.complex64),
+        lambda data: np.array(data[:8].view(np.float64)[0]),
+        lambda data: data[:0].reshape(0, 3),
+        lambda data: b"",
+    ],
+)
+def test_whatever_has_a_buffer_is_taken(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, make: Callable[[Array], Any]
+) -> None:
+    host = make(numbers(64 * KIB))
+    raw = host.tobytes() if isinstance(host, np.ndarray) else bytes(host)
+    target = np.zeros(len(raw), np.uint8)
+    upload([host], [(target.ctypes.data, len(raw))], stream, allocator=allocator)
+    fake.finish(stream)
+    assert target.tobytes() == raw
+
+
+def test_memory_maps_and_tensors(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, tmp_path: Any
+) -> None:
+    numbers(MIB).tofile(tmp_path / "data")
+    mapped = np.memmap(tmp_path / "data", np.float32, "r", shape=(512, 512))
+    target = Tensor(mapped)
+    upload([mapped], [target], stream, allocator=allocator)
+    fake.finish(stream)
+    assert target.array.tobytes() == mapped.tobytes()
+
+
+HOST = np.ones((4, 6))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "targets", "what"),
+    [
+        ([HOST], [OnDevice(HOST[:3])], "192 bytes and its device buffer 144 bytes"),
+        ([HOST, HOST], [OnDevice(HOST)], "only 1 device buffers"),
+        ([HOST], [OnDevice(HOST), OnDevice(HOST)], "only 1 host arrays"),
+        ([HOST[:, ::2]], [OnDevice(HOST[:, :3])], "host array is not C-contiguous"),
+        ([HOST.T], [OnDevice(HOST)], "host array is not C-contiguous"),
+        ([memoryview(b"abcdef")[::2]], [(0, 3)], "host buffer is not C-contiguous"),
+        ([HOST.astype(object)], [OnDevice(HOST)], "holds references"),
+        ([HOST.tolist()], [OnDevice(HOST)], "list has no buffer"),
+        ([HOST], [HOST], "ndarray is no memory of a GPU"),
+        ([HOST], [OnDevice(HOST, read_only=True)], "read-only"),
+        ([HOST], [OnDevice(np.asfortranarray(HOST))], "device is not C-contiguous"),
+        ([HOST], [Tensor(HOST, contiguous=False)], "not contiguous"),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    stream: int, allocator: PinnedAllocator, hosts: list[Any], targets: list[Any], what: str
+) -> None:
+    if isinstance(targets[0], OnDevice) and not targets[0].array.flags.c_contiguous:
+        targets[0].interface["strides"] = targets[0].array.strides
+    with pytest.raises(bigmem.BigmemError, match=what):
+        upload(hosts, targets, stream, allocator=allocator)
+
+
+def test_senseless_numbers_are_refused(stream: int, allocator: PinnedAllocator) -> None:
+    with pytest.raises(bigmem.BigmemError, match="at least 1"):
+        upload([], [], stream, 0, allocator=allocator)
+    with pytest.raises(bigmem.BigmemError, match="at least 1"):
+        upload([], [], stream, chunk=0, allocator=allocator)
+    with pytest.raises(bigmem.BigmemError, match="PinnedAllocator"):
+        upload([], [], stream, allocator=bigmem.ArenaAllocator())  # type: ignore[arg-type]
+
+
+def test_an_iterable_that_fails_leaks_nothing(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    def hosts() -> Iterator[Array]:
+        yield numbers(MIB)
+        raise OSError("no more")
+
+    target = OnDevice(numbers(MIB))
+    with pytest.raises(OSError, match="no more"):
+        upload(hosts(), [target, target], stream, allocator=allocator)
+    assert allocator.stats().live == 0
+    fake.finish(stream)
+    assert np.array_equal(target.array, numbers(MIB))
+
+
+@pytest.mark.parametrize("function", ["cuMemcpyHtoDAsync", "cuEventRecord", "cuMemCreate"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_refusal_of_the_driver_leaks_nothing(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, function: str, after: int
+) -> None:
+    host = numbers(64 * MIB)
+    targets = [OnDevice(host)]
+    fake.fail(function, ILLEGAL_ADDRESS, after=after)
+    with pytest.raises((bigmem.BigmemError, bigmem.OutOfMemory), match="ILLEGAL_ADDRESS"):
+        upload([host], targets, stream, 4, allocator=allocator, chunk="16MiB")
+    fake.fail(function, ILLEGAL_ADDRESS, times=0)
+    assert allocator.stats().live == 0
+
+
+def test_a_stream_that_records_a_graph_is_refused_before_anything_is_in_it(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    fake.begin_capture(stream)
+    before = fake.calls("cuMemcpyHtoDAsync")
+    with pytest.raises(bigmem.BigmemError, match="graph"):
+        upload([numbers(8)], [OnDevice(numbers(8))], stream, allocator=allocator)
+    assert fake.calls("cuMemcpyHtoDAsync") == before
+    assert fake.end_capture(stream)
+
+
+def test_without_an_allocator_there_is_one_a_device(
+    fake: _core.FakeCuda, stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default, "_made", {})
+    host = numbers(8)
+    upload([host], [target := OnDevice(host)], stream)
+    fake.finish(stream)
+    assert np.array_equal(target.array, host)
+    first = default.default_allocator()
+    assert default.default_allocator(0) is first
+    assert first.stats().allocations == 1
+    first.close()
+    second = default.default_allocator()
+    assert second is not first
+    second.close()
