@@ -49,7 +49,7 @@ class NativeAllocator(Allocator):
         reclaim: ReclaimPool | None,
         name: str | None,
         wipe: bool = False,
-        table: _core.ProbedPages | None = None,
+        table: _core.ProbedPages | _core.CudaPages | None = None,
         fences: _core.Fences | None = None,
     ) -> None:
         if type(release) not in _POLICIES:

@@ -17,12 +17,20 @@ ENTRY_POINTS = "bigmem.allocators"
 
 _default: Allocator | None = None
 
+
+def _pinned() -> Allocator:
+    from .cuda import PinnedAllocator  # seldom needed
+
+    return PinnedAllocator(name="pinned")
+
+
 _BUILT_IN: dict[str, Callable[[], Allocator]] = {
     "system": lambda: SystemAllocator(name="system"),
     "mapped": lambda: MappedAllocator(name="mapped"),
     "dontneed": lambda: ArenaAllocator(release=Inline(), name="dontneed"),
     "deferred": lambda: ArenaAllocator(release=Deferred(), name="deferred"),
     "recycle": lambda: ArenaAllocator(release=Recycle(), name="recycle"),
+    "pinned": _pinned,
 }
 
 
@@ -35,8 +43,8 @@ def make(name: str) -> Allocator:
         ``"system"`` (the C library), ``"mapped"`` (one mapping a block, unmapped on release),
         ``"dontneed"`` (an arena that advises pages away on release), ``"deferred"`` (the same in
         the background), ``"recycle"`` (pages are reused warm, idle ones given back in the
-        background), or a name that a plug-in registers under the entry-point group
-        ``bigmem.allocators``.
+        background), ``"pinned"`` (page-locked memory for GPUs: `bigmem.cuda.PinnedAllocator`), or a
+        name that a plug-in registers under the entry-point group ``bigmem.allocators``.
 
     Raises
     ------
@@ -45,8 +53,6 @@ def make(name: str) -> Allocator:
     """
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
-    if name == "pinned":
-        raise BigmemError("the pinned allocator is not part of this version of bigmem")
     from importlib.metadata import entry_points  # 25 ms of start-up, and seldom needed
 
     plugins = {plugin.name: plugin for plugin in entry_points(group=ENTRY_POINTS)}

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "clock.hpp"
+
 namespace bigmem {
 
 using namespace cuda;
@@ -260,6 +262,27 @@ void CudaFences::drop(Fence* fence) noexcept {
       for (const Pooled& pooled : moment->events) give_back(pooled);
   }
   delete moment;
+}
+
+bool idle(Fences& fences) noexcept {
+  Fences::Fence* now = fences.guard();
+  if (!now) return false;
+  const bool is_idle = fences.done(now);
+  fences.drop(now);
+  return is_idle;
+}
+
+Fences::Fence* IdleFences::guard() noexcept {
+  Fence* now = fences_->guard();
+  if (now && fences_->done(now)) {
+    busy_since_.store(0);
+    return now;
+  }
+  const double seconds = seconds_now();
+  double since = 0;
+  if (busy_since_.compare_exchange_strong(since, seconds)) since = seconds;
+  if (now && seconds - since < patience_) fences_->drop(std::exchange(now, nullptr));
+  return now;
 }
 
 }  // namespace bigmem

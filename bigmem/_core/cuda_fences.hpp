@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda_driver.hpp"
@@ -54,6 +56,26 @@ class CudaFences final : public Fences {
   std::mutex mutex_;  // never held across a call of the driver
   std::vector<Pooled> pool_;
   std::vector<cuda::Context> seen_;  // of streams that were recorded
+};
+
+// Whether nothing runs on any GPU at this moment, as far as can be told.
+bool idle(Fences& fences) noexcept;
+
+// For memory whose end makes the whole process wait while a GPU is at work: a moment comes when
+// nothing runs. Where none has come for a long time, the next is a guard of the usual kind.
+class IdleFences final : public Fences {
+ public:
+  IdleFences(std::shared_ptr<Fences> fences, double patience)
+      : fences_(std::move(fences)), patience_(patience) {}
+
+  Fence* guard() noexcept override;
+  bool done(Fence* fence) noexcept override { return fences_->done(fence); }
+  void drop(Fence* fence) noexcept override { fences_->drop(fence); }
+
+ private:
+  const std::shared_ptr<Fences> fences_;
+  const double patience_;
+  std::atomic<double> busy_since_{0};  // 0 for not known to be
 };
 
 }  // namespace bigmem

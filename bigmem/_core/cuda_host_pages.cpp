@@ -8,6 +8,7 @@
 #include <new>
 
 #include "clock.hpp"
+#include "cuda_fences.hpp"
 
 namespace bigmem {
 
@@ -95,26 +96,6 @@ int CudaHostPages::commit(void* address, std::size_t nbytes, PageSize page) {
   return 0;
 }
 
-// Whether nothing runs on any GPU at this moment, as far as the driver tells.
-bool CudaHostPages::idle() noexcept {
-  Fences::Fence* now = fences_->guard();
-  if (!now) return false;
-  const bool is_idle = fences_->done(now);
-  fences_->drop(now);
-  return is_idle;
-}
-
-bool CudaHostPages::may_unpin(void* address) {
-  const bool is_idle = idle();
-  const double now = seconds_now();
-  std::lock_guard lock(mutex_);
-  double& since = ranges_[address].refused_since;
-  if (is_idle) since = 0;
-  if (is_idle) return true;
-  if (since == 0) since = now;
-  return now - since >= patience;
-}
-
 // Ends the pinning of a range, whatever runs.
 int CudaHostPages::unpin(void* address) {
   void* base;
@@ -126,7 +107,7 @@ int CudaHostPages::unpin(void* address) {
   }
   const Calling calling(driver_);
   const Current current(driver_, context_);
-  const bool stalls = !idle();
+  const bool stalls = !idle(*fences_);
   const double start = seconds_now();
   const bool ours = way_ == Way::register_ours;
   const Result result = ours ? driver_.host_unregister(base) : driver_.host_free(base);
@@ -139,12 +120,6 @@ int CudaHostPages::unpin(void* address) {
 
 Decommitted CudaHostPages::decommit(void* address, std::size_t nbytes, PageSize page) {
   if (!driver_.usable()) return {};
-  bool pinned;
-  {
-    std::lock_guard lock(mutex_);
-    pinned = ranges_[address].pinned;
-  }
-  if (pinned && !may_unpin(address)) return {EBUSY, false};
   // Their memory goes with its address range.
   if (way_ == Way::take_theirs) return {};
   if (const int error = unpin(address)) return {error, false};

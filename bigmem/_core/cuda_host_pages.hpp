@@ -10,15 +10,11 @@ namespace bigmem {
 
 // What is there where CUDA's virtual memory is refused: each block is pinned by itself, for an
 // arena that maps each block by itself. Ending that waits for every GPU and makes every launch of
-// the process wait meanwhile; so it is only done while nothing runs, as far as can be told, or
-// after a long time without such a moment, which counts as a stall.
+// the process wait meanwhile, which counts as a stall: such an arena goes by IdleFences.
 class CudaHostPages final : public CudaPages {
  public:
   // Registers memory of ours with the driver, or takes the driver's own.
   enum class Way { register_ours, take_theirs };
-  // Seconds that memory waits for a moment in which nothing runs.
-  static constexpr double patience = 10;
-
   CudaHostPages(const cuda::Driver& driver, cuda::Context context, std::shared_ptr<Fences> fences,
                 Way way)
       : CudaPages(driver), context_(context), fences_(std::move(fences)), way_(way) {}
@@ -29,7 +25,6 @@ class CudaHostPages final : public CudaPages {
   struct Range {
     void* base;  // what the driver gave
     bool pinned;
-    double refused_since = 0;  // when the GPUs were first found at work, or 0
   };
 
   static CudaHostPages& of(void* context) { return *static_cast<CudaHostPages*>(context); }
@@ -38,8 +33,6 @@ class CudaHostPages final : public CudaPages {
   Decommitted decommit(void* address, std::size_t nbytes, PageSize page);
   int unreserve(void* address, std::size_t nbytes);
 
-  bool idle() noexcept;
-  bool may_unpin(void* address);
   int unpin(void* address);
   int take_theirs(void** base, std::size_t nbytes);
 

@@ -301,6 +301,23 @@ PyType_Slot fences_slots[] = {
 PyType_Spec fences_spec = {"bigmem._core.CudaFences", sizeof(PyCudaFences), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, fences_slots};
 
+// --- IdleFences ---
+
+PyObject* idle_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyCudaFences* fences;
+  double patience;
+  if (!PyArg_ParseTuple(args, "O!d:IdleFences", fences_type, &fences, &patience)) return nullptr;
+  return new_fences(type, std::make_shared<IdleFences>(fences->base.fences, patience));
+}
+
+PyType_Slot idle_slots[] = {
+    {Py_tp_doc, const_cast<char*>("IdleFences(fences, patience)\n--\n\nFor memory that had better "
+                                  "end while nothing runs, if that comes within so many seconds.")},
+    {Py_tp_new, reinterpret_cast<void*>(idle_new)},
+    {0, nullptr}};
+PyType_Spec idle_spec = {"bigmem._core.IdleFences", sizeof(PyFences), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, idle_slots};
+
 // --- CudaPages ---
 
 struct PyCudaPages {
@@ -452,6 +469,14 @@ PyObject* cuda_functions(PyObject*, PyObject*) {
   return list;
 }
 
+PyObject* buffer_range(PyObject*, PyObject* object) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0) return nullptr;
+  PyObject* range = Py_BuildValue("Nn", PyLong_FromVoidPtr(view.buf), view.len);
+  PyBuffer_Release(&view);
+  return range;
+}
+
 PyObject* py_begin_capture(PyObject*, PyObject*) {
   {
     WithoutGil nogil;
@@ -481,6 +506,8 @@ PyMethodDef functions[] = {
     {"cuda_functions", cuda_functions, METH_NOARGS,
      "cuda_functions()\n--\n\nWhat CudaDriver needs: names, and the versions of CUDA whose "
      "parameters are meant."},
+    {"buffer_range", buffer_range, METH_O,
+     "buffer_range(object)\n--\n\nAddress and size of what exports a buffer."},
     {"begin_capture", py_begin_capture, METH_NOARGS,
      "begin_capture()\n--\n\nA graph is going to be captured: no guards until it ends."},
     {"end_capture", py_end_capture, METH_NOARGS, "end_capture()\n--\n\nAs many times as begun."},
@@ -493,7 +520,7 @@ bool add_cuda_types(PyObject* module) {
   return (driver_type = add_type(module, &driver_spec)) &&
          (event_type = add_type(module, &event_spec)) &&
          (fences_type = add_fences_subtype(module, &fences_spec)) &&
-         (pages_type = add_type(module, &pages_spec)) &&
+         add_fences_subtype(module, &idle_spec) && (pages_type = add_type(module, &pages_spec)) &&
          PyModule_AddFunctions(module, functions) == 0;
 }
 

@@ -193,8 +193,9 @@ def test_no_pool_comes_back_too(
 
 
 def test_each_device_has_its_own_without_a_choice(
-    fake_of_two: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
+    fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _core.FakeCuda(devices=2)
     monkeypatch.setattr(default, "_made", {})
     module = stand_in()
     monkeypatch.setitem(sys.modules, "cupy", module)

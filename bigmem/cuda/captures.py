@@ -1,0 +1,131 @@
+"""Captures of CUDA graphs, during which no event over a whole context may be recorded.
+
+Such an event, which guards blocks that were released without a recorded fence, would invalidate
+the capture. While one is known of, released blocks wait.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import _core
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """Tell of a capture that goes on in the meantime, begun by whatever code.
+
+    CuPy's streams and PyTorch's graphs tell by themselves. Only captures on non-blocking streams,
+    begun by other means, need this.
+    """
+    _core.begin_capture()
+    try:
+        yield
+    finally:
+        _core.end_capture()
+
+
+def watch() -> None:
+    """Let the libraries that have been imported by now tell of their captures."""
+    for library in tuple(_unwatched):
+        module = sys.modules.get(library.module)
+        # Absent, too, while the module is still being imported.
+        kind = getattr(module, library.kind, None)
+        if kind is not None:
+            library.wrap(kind)
+            _unwatched.discard(library)
+
+
+class _Library:
+    """Which methods of which class begin and end captures.
+
+    Parameters
+    ----------
+    module, kind
+        Where the class is.
+    begin, end
+        Its methods.
+    key
+        What tells captures apart that go on at the same time.
+    is_capturing
+        Whether the capture goes on after all, when `end` has raised.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        kind: str,
+        begin: str,
+        end: str,
+        key: Callable[[Any], object],
+        is_capturing: Callable[[Any], bool],
+    ) -> None:
+        self.module, self.kind = module, kind
+        self._begin, self._end = begin, end
+        self._key = key
+        self._is_capturing = is_capturing
+        self._under_way: set[object] = set()
+
+    def wrap(self, kind: Any) -> None:
+        if not hasattr(getattr(kind, self._begin), "__wrapped__"):
+            setattr(kind, self._begin, self._beginning(getattr(kind, self._begin)))
+            setattr(kind, self._end, self._ending(getattr(kind, self._end)))
+
+    def _beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def begin(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            key = self._key(owner)
+            if key in self._under_way:  # an error, of which the original tells
+                return original(owner, *args, **kwargs)
+            _core.begin_capture()
+            self._under_way.add(key)
+            try:
+                return original(owner, *args, **kwargs)
+            except BaseException:
+                self._over(key)
+                raise
+
+        return begin
+
+    def _ending(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def end(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            key = self._key(owner)
+            try:
+                answer = original(owner, *args, **kwargs)
+            except BaseException:
+                if not self._is_capturing(owner):
+                    self._over(key)
+                raise
+            self._over(key)
+            return answer
+
+        return end
+
+    def _over(self, key: object) -> None:
+        if key in self._under_way:
+            self._under_way.remove(key)
+            _core.end_capture()
+
+
+_unwatched = {
+    _Library(
+        "cupy.cuda.stream",
+        "_BaseStream",
+        "begin_capture",
+        "end_capture",
+        key=lambda stream: stream.ptr,
+        is_capturing=lambda stream: bool(stream.is_capturing()),
+    ),
+    # torch.cuda.graph and whatever else captures there go through this one.
+    _Library(
+        "torch.cuda.graphs",
+        "CUDAGraph",
+        "capture_begin",
+        "capture_end",
+        key=id,
+        is_capturing=lambda graph: False,
+    ),
+}

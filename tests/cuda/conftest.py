@@ -1,0 +1,87 @@
+"""Pinned memory over a driver without a GPU."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import bigmem
+from bigmem import _core, pressure
+from bigmem.cuda import PinnedAllocator, driver
+from bigmem.cuda.pinned import Mechanism
+
+# What programs that run in a process of their own begin with.
+PRELUDE = """
+import gc, os, signal, sys, threading, time
+import numpy as np
+import bigmem
+from bigmem import _core
+from bigmem.cuda import PinnedAllocator, capturing, driver, record
+from waiting import wait_for
+
+fake = _core.FakeCuda()
+driver._addresses = fake.functions
+"""
+
+_VARIANTS: dict[str, tuple[Mechanism, bigmem.Inline | bigmem.Deferred | bigmem.Recycle, bool]] = {
+    "vmm-recycle": ("vmm", bigmem.Recycle(), False),
+    "vmm-at-once": ("vmm", bigmem.Recycle(decay=0), False),
+    "vmm-deferred": ("vmm", bigmem.Deferred(), False),
+    "vmm-inline": ("vmm", bigmem.Inline(), False),
+    "vmm-wipe": ("vmm", bigmem.Recycle(), True),
+    "register": ("register", bigmem.Recycle(), False),
+    "alloc": ("alloc", bigmem.Deferred(), False),
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_pressure_from_outside() -> None:
+    """Warm memory stays warm in tests, however busy the machine is."""
+    pressure._root = Path("/nowhere")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_core.FakeCuda]:
+    """A driver of one idle device, which the library finds instead of a real one."""
+    fake = _core.FakeCuda()
+    monkeypatch.setattr(driver, "_addresses", fake.functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    yield fake
+    _core.FakeCuda()  # whatever the test left undone is done
+
+
+@pytest.fixture(params=list(_VARIANTS))
+def allocator(request: pytest.FixtureRequest, fake: _core.FakeCuda) -> Iterator[PinnedAllocator]:
+    mechanism, release, wipe = _VARIANTS[request.param]
+    made = PinnedAllocator(mechanism=mechanism, release=release, wipe=wipe)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def native_allocator(allocator: PinnedAllocator) -> PinnedAllocator:
+    return allocator
+
+
+@pytest.fixture
+def run() -> Callable[..., str]:
+    """Run a program in a fresh interpreter; it must exit with 0 and leave stderr empty."""
+
+    def run(program: str, prelude: str = PRELUDE) -> str:
+        beside = Path(__file__).parent.parent / "bigmem"
+        done = subprocess.run(
+            [sys.executable, "-c", prelude + textwrap.dedent(program)],
+            env={**os.environ, "PYTHONPATH": str(beside)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
+        return done.stdout
+
+    return run
