@@ -102,14 +102,18 @@ def failures(found: Mapping[str, Figures]) -> list[str]:
 def page(found: Mapping[str, Figures], gib: float) -> str:
     """The tables, what went wrong, and the machine."""
     contenders = {name: figures for name, figures in found.items() if name != "upload"}
-    tables = {} if not contenders else {
-        f"A block of {gib:g} GiB, the GPU idle": table(contenders, MEMORY),
-        f"A block of {gib / 2:g} GiB while a kernel of 300 ms runs on another stream": table(
-            contenders, BUSY
-        ),
-        "A block freed under a copy that waits for a kernel of 150 ms, allocated and filled "
-        "again at once": table(contenders, REUSE),
-    }
+    tables = (
+        {}
+        if not contenders
+        else {
+            f"A block of {gib:g} GiB, the GPU idle": table(contenders, MEMORY),
+            f"A block of {gib / 2:g} GiB while a kernel of 300 ms runs on another stream": table(
+                contenders, BUSY
+            ),
+            "A block freed under a copy that waits for a kernel of 150 ms, allocated and filled "
+            "again at once": table(contenders, REUSE),
+        }
+    )
     if "upload" in found:
         tables["Uploads"] = upload_table(found["upload"])
     lines = [machine.markdown_page(tables).rstrip()]
