@@ -63,6 +63,7 @@ _PARAMETERS: dict[str, tuple[type, ...]] = {
     "cuDeviceGetAttribute": (_HANDLE, _INT, _INT),
     "cuDriverGetVersion": (_HANDLE,),
     "cuDevicePrimaryCtxRetain": (_HANDLE, _INT),
+    "cuDevicePrimaryCtxReset_v2": (_INT,),
     "cuCtxSetCurrent": (_HANDLE,),
     "cuCtxSynchronize": (),
     "cuModuleLoadData": (_HANDLE, ctypes.c_char_p),
@@ -75,6 +76,7 @@ _PARAMETERS: dict[str, tuple[type, ...]] = {
     "cuMemFree_v2": (_ADDRESS,),
     "cuMemHostAlloc": (_HANDLE, _SIZE, _UNSIGNED),
     "cuMemFreeHost": (_ADDRESS,),
+    "cuMemHostRegister_v2": (_ADDRESS, _SIZE, _UNSIGNED),
     "cuMemcpyHtoD_v2": (_ADDRESS, _ADDRESS, _SIZE),
     "cuMemcpyDtoH_v2": (_ADDRESS, _ADDRESS, _SIZE),
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _HANDLE),
@@ -191,6 +193,10 @@ class Gpu:
         made = ctypes.c_uint64()
         self.call(name, ctypes.byref(made), *arguments)
         return made.value
+
+    def reset(self) -> None:
+        """Destroy the context and all that is in it (``cudaDeviceReset``)."""
+        self.call("cuDevicePrimaryCtxReset_v2", self.device)
 
     def name(self) -> str:
         """What the device is called."""

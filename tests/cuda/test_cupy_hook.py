@@ -128,11 +128,11 @@ def test_released_blocks_wait_for_the_whole_device(
     """CuPy submits copies that nobody records."""
     install_cupy(allocator)
     stream = fake.stream(blocking=False)
-    pointer = cupy.cuda.alloc_pinned_memory(MIB)
+    pointer = cupy.cuda.alloc_pinned_memory(2 * MIB)
     address = pointer.ptr
     fake.submit(stream)
     del pointer
-    assert cupy.cuda.alloc_pinned_memory(MIB).ptr != address
+    assert cupy.cuda.alloc_pinned_memory(2 * MIB).ptr != address
     assert not allocator.flush(0.05)
     fake.finish(stream)
     assert allocator.flush(10)

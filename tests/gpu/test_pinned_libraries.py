@@ -15,6 +15,7 @@ from bench.gpu import Gpu, available
 from bigmem.cuda import PinnedAllocator, install_cupy, record, uninstall_cupy
 
 MIB, GIB = 1 << 20, 1 << 30
+UNIT = 2 * MIB  # what the arena grows by: no rest of it is warm beside a block
 
 
 def pin(allocator: bigmem.Allocator, nbytes: int) -> np.ndarray[Any, Any]:
@@ -104,7 +105,7 @@ def test_cupy_capture_survives_a_release(gpu: Gpu, pinned: PinnedAllocator, bloc
     stream = cupy.cuda.Stream(non_blocking=not blocking)
     device = cupy.zeros(1000)
     device += 1  # compiles what the graph will hold
-    array = pin(pinned, MIB)
+    array = pin(pinned, UNIT)
     address = array.ctypes.data
     cupy.cuda.Device().synchronize()
     with stream:
@@ -112,7 +113,7 @@ def test_cupy_capture_survives_a_release(gpu: Gpu, pinned: PinnedAllocator, bloc
         device += 1
         del array
         time.sleep(0.05)
-        again = pin(pinned, MIB)
+        again = pin(pinned, UNIT)
         assert again.ctypes.data != address
         device += 1
         graph = stream.end_capture()
@@ -158,19 +159,19 @@ def test_torch_copies_asynchronously_at_full_speed(
 def test_torch_tensor_is_found_by_its_address(
     gpu: Gpu, pinned: PinnedAllocator, torch: Any
 ) -> None:
-    array = pin(pinned, MIB)
+    array = pin(pinned, UNIT)
     address = array.ctypes.data
     stream = torch.cuda.Stream()
     gpu.spin(200, stream.cuda_stream)
     record(torch.from_numpy(array)[100:], stream)
     del array
-    assert pin(pinned, MIB).ctypes.data != address
+    assert pin(pinned, UNIT).ctypes.data != address
     stream.synchronize()
 
 
 def test_torch_capture_survives_a_release(gpu: Gpu, pinned: PinnedAllocator, torch: Any) -> None:
     device = torch.zeros(1000, device="cuda")
-    array = pin(pinned, MIB)
+    array = pin(pinned, UNIT)
     address = array.ctypes.data
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -178,7 +179,7 @@ def test_torch_capture_survives_a_release(gpu: Gpu, pinned: PinnedAllocator, tor
         device += 1
         del array
         time.sleep(0.05)
-        again = pin(pinned, MIB)
+        again = pin(pinned, UNIT)
         assert again.ctypes.data != address
     graph.replay()
     torch.cuda.synchronize()

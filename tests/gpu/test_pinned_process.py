@@ -111,10 +111,9 @@ def test_lost_context_is_an_error_and_no_hang(program_of: Run) -> None:
 def test_reset_device_is_no_hang(program_of: Run) -> None:
     done = program_of(
         """
-    import cupy
     allocator = bigmem.cuda.PinnedAllocator()
     array = pin(allocator, 64 * MIB, 1)
-    cupy.cuda.runtime.deviceReset()
+    gpu.reset()
     start = time.monotonic()
     del array
     print("flushed", allocator.flush(5))
@@ -160,14 +159,12 @@ def test_fallbacks_copy_right_and_stall_only_when_they_say_so(
 def test_memory_that_is_registered_already_is_a_clear_error(program_of: Run) -> None:
     """Registered by someone who unmapped it since: the driver still knows the range."""
     done = program_of("""
-    import mmap
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
     size = 512 * MIB
     at = libc.mmap(None, size, 3, 0x22, -1, 0)
-    import cupy
-    cupy.cuda.runtime.hostRegister(at, size, 0)
+    gpu.call("cuMemHostRegister_v2", at, size, 0)
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.munmap(at, size)
     allocator = bigmem.cuda.PinnedAllocator(mechanism="register")

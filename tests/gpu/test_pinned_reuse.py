@@ -14,6 +14,7 @@ from bench.gpu import Gpu
 from bigmem.cuda import PinnedAllocator, capturing, record
 
 MIB = 1 << 20
+UNIT = 2 * MIB  # what the arena grows by: no rest of it is warm beside a block
 KERNEL_MS = 30.0
 ROUNDS = 1000
 Array = np.ndarray[Any, Any]
@@ -98,20 +99,20 @@ def test_the_same_rounds_find_a_careless_allocator(gpu: Gpu, wrong: Callable[...
 
 def test_recorded_block_waits_for_its_stream_alone(gpu: Gpu, pinned: PinnedAllocator) -> None:
     busy, idle = gpu.stream(), gpu.stream()
-    array = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     address = array.ctypes.data
     gpu.spin(300, busy)
     record(array, idle)
     gpu.synchronize(idle)
     del array
-    again = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    again = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     assert not gpu.idle(busy)
     assert again.ctypes.data == address
 
 
 def test_block_waits_for_every_recorded_stream(gpu: Gpu, pinned: PinnedAllocator) -> None:
     first, second = gpu.stream(), gpu.stream()
-    array = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     address = array.ctypes.data
     gpu.spin(50, first)
     gpu.spin(300, second)
@@ -119,7 +120,7 @@ def test_block_waits_for_every_recorded_stream(gpu: Gpu, pinned: PinnedAllocator
     record(array, second)
     del array
     gpu.synchronize(first)
-    again = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    again = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     assert not gpu.idle(second)
     assert again.ctypes.data != address
 
@@ -129,13 +130,13 @@ def test_block_waits_for_every_recorded_stream(gpu: Gpu, pinned: PinnedAllocator
 def test_default_streams_are_waited_for(
     gpu: Gpu, pinned: PinnedAllocator, stream: int, told: bool
 ) -> None:
-    array = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     address = array.ctypes.data
     gpu.spin(200, stream)
     if told:
         record(array, stream)
     del array
-    again = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    again = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     assert not gpu.idle(stream)
     assert again.ctypes.data != address
     gpu.synchronize()
@@ -143,12 +144,12 @@ def test_default_streams_are_waited_for(
 
 def test_an_array_is_found_by_any_view_of_it(gpu: Gpu, pinned: PinnedAllocator) -> None:
     stream = gpu.stream()
-    array = bigmem.empty((64, MIB // 64), np.uint8, allocator=pinned)
+    array = bigmem.empty((64, UNIT // 64), np.uint8, allocator=pinned)
     address = array.ctypes.data
     gpu.spin(200, stream)
     record(array[10:20, ::2], stream)
     del array
-    assert bigmem.empty(MIB, np.uint8, allocator=pinned).ctypes.data != address
+    assert bigmem.empty(UNIT, np.uint8, allocator=pinned).ctypes.data != address
     gpu.synchronize()
 
 
@@ -174,14 +175,14 @@ def test_capture_survives_a_release_and_keeps_it_waiting(
     gpu: Gpu, pinned: PinnedAllocator, mode: int
 ) -> None:
     stream = gpu.stream()
-    array = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     address = array.ctypes.data
     with capturing():
         gpu.begin_capture(stream, mode)
         gpu.launch_nothing(stream)
         del array
         time.sleep(0.05)  # time for the workers to do harm
-        again = bigmem.empty(MIB, np.uint8, allocator=pinned)
+        again = bigmem.empty(UNIT, np.uint8, allocator=pinned)
         assert again.ctypes.data != address
         gpu.launch_nothing(stream)
         assert gpu.end_capture(stream)
@@ -191,7 +192,7 @@ def test_capture_survives_a_release_and_keeps_it_waiting(
 
 def test_recording_on_a_capturing_stream_is_refused(gpu: Gpu, pinned: PinnedAllocator) -> None:
     stream = gpu.stream()
-    array = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     with capturing():
         gpu.begin_capture(stream, 2)
         with pytest.raises(bigmem.BigmemError, match="graph"):
@@ -202,11 +203,11 @@ def test_recording_on_a_capturing_stream_is_refused(gpu: Gpu, pinned: PinnedAllo
 def test_blocking_capture_of_nobody_we_know_survives(gpu: Gpu, pinned: PinnedAllocator) -> None:
     """Begun in the driver itself, on a stream that waits for the legacy default stream."""
     stream = gpu.stream(blocking=True)
-    array = bigmem.empty(MIB, np.uint8, allocator=pinned)
+    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
     gpu.begin_capture(stream, 2)
     del array
     time.sleep(0.05)
-    bigmem.empty(MIB, np.uint8, allocator=pinned)
+    bigmem.empty(UNIT, np.uint8, allocator=pinned)
     gpu.launch_nothing(stream)
     assert gpu.end_capture(stream)
     wait_for(lambda: pinned.flush(0.1), 5)
