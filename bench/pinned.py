@@ -195,9 +195,11 @@ def measure(name: str, gib: float) -> Iterator[Figures]:
     yield {"gpu": gpu.name(), "cuda": gpu.driver_version()}
     contender = CONTENDERS[name](gpu)
     yield {"tells": contender.tells}
-    # What the first calls of a process set up is nobody's price of a block.
+    # What the first calls of a process set up is nobody's price of a block; nor is compiling.
     contender.free(contender.allocate(MIB))
     contender.give_back()
+    with gpu.watch():
+        pass
     for step in STEPS:
         try:
             yield step(gpu, contender, gib)

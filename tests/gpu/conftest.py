@@ -330,7 +330,10 @@ def multiply_point() -> Callable[[Affine, int], Affine]:
 
 @pytest.fixture(scope="session")
 def gpu() -> Gpu:
-    return Gpu()
+    made = Gpu()
+    with made.watch():  # compiles it, which takes longer than the kernels that it is for
+        pass
+    return made
 
 
 @pytest.fixture(scope="session", autouse=True)
