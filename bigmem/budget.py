@@ -174,15 +174,15 @@ def _parse_share(text: str) -> float:
 
 def describe_holders(holders: "list[NativeAllocator]") -> str:
     """Who holds how much in which states, the largest first."""
-    held = sorted(((h.stats(), h.name) for h in holders), key=lambda item: -item[0].resident)
+    held = sorted(((h.stats(), h) for h in holders), key=lambda item: -item[0].resident)
     parts = [
-        f"{name} holds {format_size(stats.live)} live"
+        f"{holder.name} holds {format_size(stats.live)} live"
         + "".join(
-            f", {format_size(amount)} {state}"
+            f", {format_size(amount)} {state}" + (holder._awaited() if state == "pending" else "")
             for state in ("pending", "reclaiming", "warm", "lazy")
             if (amount := getattr(stats, state))
         )
-        for stats, name in held[:5]
+        for stats, holder in held[:5]
         if stats.resident
     ]
     return "; ".join(parts) if parts else "no allocator holds any"

@@ -14,6 +14,7 @@ from .budget import Budget, describe_holders
 from .errors import BigmemError, OutOfMemory
 from .reclaim import ReclaimPool
 from .release import Deferred, Inline, Recycle, ReleasePolicy
+from .sizes import format_size
 
 _POLICIES = {Inline: 0, Deferred: 1, Recycle: 2}
 _ADVICE = {"dontneed": 0, "free": 1}
@@ -58,6 +59,7 @@ class NativeAllocator(Allocator):
         self.pages = pages
         self.release = release
         self.budget = budget
+        self._waits_for = "fences" if fences is None else "the GPU"
         self.wipe = wipe
         self.reclaim = reclaim if reclaim is not None else ReclaimPool.default()
         memory = pressure._watch().limit()
@@ -144,6 +146,11 @@ class NativeAllocator(Allocator):
     def close(self) -> None:
         super().close()
         self._core.retire()
+
+    def _awaited(self) -> str:
+        """For error messages: how much of what is pending waits for fences."""
+        nbytes = self._core.fenced()
+        return f" ({format_size(nbytes)} of it waiting for {self._waits_for})" if nbytes else ""
 
     def _quick(self) -> Quick | None:
         if type(self).allocate is not NativeAllocator.allocate:

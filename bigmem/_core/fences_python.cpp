@@ -10,10 +10,12 @@
 #include <thread>
 #include <utility>
 
+#include "fence_table.hpp"
+
 namespace bigmem {
 namespace {
 
-PyTypeObject *fences_type, *probed_type;
+PyTypeObject* fences_type;
 
 void fences_dealloc(PyFences* self) {
   PyTypeObject* type = Py_TYPE(self);
@@ -195,6 +197,168 @@ PyType_Slot probed_slots[] = {
 PyType_Spec probed_spec = {"bigmem._core.ProbedFences", sizeof(PyFences), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, probed_slots};
 
+// --- FenceTable ---
+
+struct PyFenceTable {
+  PyObject_HEAD FenceTable* table;
+};
+
+Fences::Fence* fence_of(unsigned long long number) {
+  return reinterpret_cast<Fences::Fence*>(static_cast<std::uintptr_t>(number));
+}
+
+// Null where the number is none.
+FenceTable::Moment* moment_of(unsigned long long number) {
+  return number ? new FenceTable::Moment{fence_of(number)} : nullptr;
+}
+
+PyObject* table_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  if (!PyArg_ParseTuple(args, ":FenceTable")) return nullptr;
+  auto* self = reinterpret_cast<PyFenceTable*>(type->tp_alloc(type, 0));
+  if (self) self->table = new FenceTable;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void table_dealloc(PyFenceTable* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete self->table;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* table_enter(PyFenceTable* self, PyObject* args) {
+  unsigned long long begin;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "Kn:enter", &begin, &size)) return nullptr;
+  self->table->enter(FenceTable::new_entry(), begin, static_cast<std::size_t>(size), nullptr);
+  Py_RETURN_NONE;
+}
+
+PyObject* table_attach(PyFenceTable* self, PyObject* args) {
+  unsigned long long address, number;
+  if (!PyArg_ParseTuple(args, "KK:attach", &address, &number)) return nullptr;
+  FenceTable::Moment* moment = moment_of(number);
+  const bool attached = self->table->attach(address, moment);
+  if (!attached) delete moment;
+  return PyBool_FromLong(attached);
+}
+
+PyObject* table_release(PyFenceTable* self, PyObject* args) {
+  unsigned long long begin;
+  int held;
+  if (!PyArg_ParseTuple(args, "Kp:release", &begin, &held)) return nullptr;
+  self->table->release(begin, held != 0);
+  Py_RETURN_NONE;
+}
+
+PyObject* table_unhold(PyFenceTable* self, PyObject* begin) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(begin);
+  if (PyErr_Occurred()) return nullptr;
+  return PyBool_FromLong(!self->table->unhold(value).empty());
+}
+
+PyObject* table_waiting(PyFenceTable* self, PyObject*) {
+  return PyLong_FromSize_t(self->table->waiting());
+}
+
+PyObject* table_begin_round(PyFenceTable* self, PyObject* blocks) {
+  const std::size_t value = PyLong_AsSize_t(blocks);
+  if (PyErr_Occurred()) return nullptr;
+  self->table->begin_round(value);
+  Py_RETURN_NONE;
+}
+
+PyObject* table_begin_round_of(PyFenceTable* self, PyObject* address) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(address);
+  if (PyErr_Occurred()) return nullptr;
+  return PyBool_FromLong(self->table->begin_round_of(value));
+}
+
+PyObject* table_next(PyFenceTable* self, PyObject*) {
+  const FenceTable::Question question = self->table->next();
+  if (question.ask == FenceTable::Ask::none) Py_RETURN_NONE;
+  if (question.ask == FenceTable::Ask::guard) return PyUnicode_FromString("guard");
+  return PyLong_FromVoidPtr(question.fence);
+}
+
+PyObject* table_answer(PyFenceTable* self, PyObject* done) {
+  const int truth = PyObject_IsTrue(done);
+  if (truth < 0) return nullptr;
+  self->table->answer(truth != 0);
+  Py_RETURN_NONE;
+}
+
+PyObject* table_answer_guard(PyFenceTable* self, PyObject* number) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(number);
+  if (PyErr_Occurred()) return nullptr;
+  self->table->answer(moment_of(value));
+  Py_RETURN_NONE;
+}
+
+PyObject* table_take_dropped(PyFenceTable* self, PyObject*) {
+  FenceTable::Moment* moment = self->table->take_dropped();
+  if (!moment) Py_RETURN_NONE;
+  PyObject* number = PyLong_FromVoidPtr(moment->fence);
+  delete moment;
+  return number;
+}
+
+PyObject* table_take_free(PyFenceTable* self, PyObject*) {
+  const FenceTable::Entry entry = self->table->take_free();
+  if (entry.empty()) Py_RETURN_NONE;
+  return PyLong_FromUnsignedLongLong(entry.key());
+}
+
+PyObject* table_forsake(PyFenceTable* self, PyObject*) {
+  self->table->forsake();
+  Py_RETURN_NONE;
+}
+
+PyObject* table_clear(PyFenceTable* self, PyObject*) {
+  self->table->clear();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef table_methods[] = {
+    {"enter", reinterpret_cast<PyCFunction>(table_enter), METH_VARARGS,
+     "enter(begin, size)\n--\n\nA block comes alive."},
+    {"attach", reinterpret_cast<PyCFunction>(table_attach), METH_VARARGS,
+     "attach(address, fence)\n--\n\nWhether a live block contains the address."},
+    {"release", reinterpret_cast<PyCFunction>(table_release), METH_VARARGS,
+     "release(begin, held)\n--\n\nA live block waits from now on."},
+    {"unhold", reinterpret_cast<PyCFunction>(table_unhold), METH_O,
+     "unhold(begin)\n--\n\nWhether that sets it free."},
+    {"waiting", reinterpret_cast<PyCFunction>(table_waiting), METH_NOARGS,
+     "waiting()\n--\n\nHow many released blocks wait for answers."},
+    {"begin_round", reinterpret_cast<PyCFunction>(table_begin_round), METH_O,
+     "begin_round(blocks)\n--\n\nAsk about released blocks."},
+    {"begin_round_of", reinterpret_cast<PyCFunction>(table_begin_round_of), METH_O,
+     "begin_round_of(address)\n--\n\nAsk about a live block; False if there is none."},
+    {"next", reinterpret_cast<PyCFunction>(table_next), METH_NOARGS,
+     "next()\n--\n\nThe fence to ask about, \"guard\", or None at the end of the round."},
+    {"answer", reinterpret_cast<PyCFunction>(table_answer), METH_O,
+     "answer(done)\n--\n\nTo a question about a fence."},
+    {"answer_guard", reinterpret_cast<PyCFunction>(table_answer_guard), METH_O,
+     "answer_guard(fence)\n--\n\nTo \"guard\"; 0 if there can be none now."},
+    {"take_dropped", reinterpret_cast<PyCFunction>(table_take_dropped), METH_NOARGS,
+     "take_dropped()\n--\n\nA fence that is not needed any more, or None."},
+    {"take_free", reinterpret_cast<PyCFunction>(table_take_free), METH_NOARGS,
+     "take_free()\n--\n\nThe beginning of a block that is free again, or None."},
+    {"forsake", reinterpret_cast<PyCFunction>(table_forsake), METH_NOARGS,
+     "forsake()\n--\n\nReleased blocks wait for nothing any more, unless they are held."},
+    {"clear", reinterpret_cast<PyCFunction>(table_clear), METH_NOARGS,
+     "clear()\n--\n\nForget everything, and drop nothing."},
+    {nullptr}};
+PyType_Slot table_slots[] = {
+    {Py_tp_doc, const_cast<char*>("FenceTable()\n--\n\nThe core's table of fences, for tests. "
+                                  "Fences are numbers above 0.")},
+    {Py_tp_new, reinterpret_cast<void*>(table_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(table_dealloc)},
+    {Py_tp_methods, table_methods},
+    {0, nullptr}};
+PyType_Spec table_spec = {"bigmem._core.FenceTable", sizeof(PyFenceTable), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, table_slots};
+
 }  // namespace
 
 PyTypeObject* add_fences_subtype(PyObject* module, PyType_Spec* spec) {
@@ -225,7 +389,7 @@ bool fences_from_python(PyObject* object, std::shared_ptr<Fences>* fences) {
 
 bool add_fences_types(PyObject* module) {
   return (fences_type = add_type(module, &fences_spec)) &&
-         (probed_type = add_fences_subtype(module, &probed_spec));
+         add_fences_subtype(module, &probed_spec) && add_type(module, &table_spec);
 }
 
 }  // namespace bigmem

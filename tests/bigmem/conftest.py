@@ -30,6 +30,8 @@ POLICIES = {
 }
 
 
+UNIT = 2 << 20
+
 # What programs of the tests that run in a process of their own begin with.
 PRELUDE = """
 import gc, os, signal, sys, threading, time, warnings
@@ -43,7 +45,8 @@ def native(release, table=None, huge="never", **options):
     return NativeAllocator(pages=bigmem.AnonymousPages(huge=huge), release=release, reserve=0,
                            mapping_per_block=options.pop("mapped", False),
                            budget=options.pop("budget", None),
-                           reclaim=options.pop("reclaim", None), name=None, table=table)
+                           reclaim=options.pop("reclaim", None), name=None, table=table,
+                           fences=options.pop("fences", None))
 
 def fill(allocator, nbytes, value=1):
     array = bigmem.empty(nbytes, np.uint8, allocator=allocator)
@@ -84,6 +87,7 @@ def native(
     budget: bigmem.Budget | None = None,
     reclaim: bigmem.ReclaimPool | None = None,
     wipe: bool = False,
+    fences: "_core.Fences | None" = None,
 ) -> NativeAllocator:
     return NativeAllocator(
         pages=bigmem.AnonymousPages(huge=huge),  # type: ignore[arg-type]
@@ -95,6 +99,7 @@ def native(
         name=None,
         wipe=wipe,
         table=table,
+        fences=fences,
     )
 
 
@@ -121,6 +126,12 @@ def _makers() -> dict[str, Callable[[], bigmem.Allocator]]:
     for name, policy in POLICIES.items():
         # As under vm.overcommit_memory=2.
         makers[f"strict-{name}"] = lambda p=policy: native(p, "auto", table=_core.ProbedPages(True))
+        # Waiting for a GPU that has never anything to do.
+        makers[f"gpu-{name}"] = lambda p=policy: native(p, "auto", fences=_core.ProbedFences(True))
+        # Pages that come in units of 2 MiB only.
+        makers[f"units-{name}"] = lambda p=policy: native(
+            p, "auto", table=_core.ProbedPages(True, granularity=UNIT)
+        )
     for name in ("recycle", "deferred"):
         makers[f"arena-{name}-auto"] = lambda p=POLICIES[name]: native(p, "auto")
     makers["mapped-auto"] = lambda: native(bigmem.Inline(), "auto", mapping_per_block=True)

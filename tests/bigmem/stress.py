@@ -20,7 +20,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from conftest import POLICIES, native
+from conftest import POLICIES, UNIT, native
 
 import bigmem
 from bigmem import _core, osmem
@@ -52,7 +52,17 @@ def make_allocators(budget: bigmem.Budget | None) -> list[bigmem.Allocator]:
         native(POLICIES[name], "auto", mapping_per_block=True, budget=budget)
         for name in ("inline", "deferred")
     ]
-    return [*arenas, *mapped, bigmem.SystemAllocator()]
+    gpu = [
+        native(
+            POLICIES[name],
+            "auto",
+            budget=budget,
+            table=_core.ProbedPages(True, granularity=UNIT),
+            fences=_core.ProbedFences(True),
+        )
+        for name in ("inline", "deferred", "recycle")
+    ]
+    return [*arenas, *mapped, *gpu, bigmem.SystemAllocator()]
 
 
 class Stamped:

@@ -1,0 +1,605 @@
+"""Arenas whose released blocks wait for a GPU; what the GPU does, the test says."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import POLICIES, UNIT, native
+from waiting import wait_for
+
+import bigmem
+from bigmem import _core
+from bigmem.native import NativeAllocator
+
+Run = Callable[..., str]
+MIB = 1 << 20
+KINDS = ["inline", "deferred", "recycle", "recycle-at-once"]
+
+
+@pytest.fixture
+def gpu() -> _core.ProbedFences:
+    return _core.ProbedFences()
+
+
+@pytest.fixture(params=KINDS)
+def arena(request: pytest.FixtureRequest, gpu: _core.ProbedFences) -> NativeAllocator:
+    return pinned(gpu, POLICIES[request.param])
+
+
+def pinned(
+    gpu: _core.ProbedFences,
+    release: "bigmem.ReleasePolicy | None" = None,
+    table: "_core.ProbedPages | None" = None,
+    budget: bigmem.Budget | None = None,
+    wipe: bool = False,
+) -> NativeAllocator:
+    """As `PinnedAllocator`, on pages that any machine has."""
+    if table is None:
+        table = _core.ProbedPages(strict=True, granularity=UNIT, pinned=True)
+    return native(
+        bigmem.Recycle() if release is None else release,
+        "auto",
+        table=table,
+        fences=gpu,
+        budget=budget,
+        wipe=wipe,
+    )
+
+
+def finish(gpu: _core.ProbedFences, allocator: NativeAllocator) -> None:
+    """Let all work end, that which guards are still to be made for included."""
+
+    def settled() -> bool:
+        gpu.finish_all()
+        return allocator.stats().pending == allocator.stats().reclaiming == 0
+
+    wait_for(settled)
+
+
+def ranges_overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def test_nothing_is_reused_before_its_guard_is_done(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    block = arena.allocate(3 * MIB)
+    used = (block.address, block.address + block.nbytes)
+    block.release()
+    others = [arena.allocate(size) for size in (3 * MIB, 4096, MIB, 2 * MIB) * 5]
+    assert not any(ranges_overlap(used, (b.address, b.address + b.nbytes)) for b in others)
+    assert arena._core.fenced() == arena.stats().pending == 3 * MIB
+    assert not arena.flush(0.05)
+    arena.trim()
+    assert arena._core.fenced() == 3 * MIB
+    finish(gpu, arena)
+    assert arena.flush(10)
+    assert gpu.calls("guard") >= 1
+    assert (gpu.open(), gpu.mistakes()) == (0, 0)
+
+
+def test_a_block_comes_back_warm_and_without_asking_the_system(gpu: _core.ProbedFences) -> None:
+    table = _core.ProbedPages(strict=True, granularity=UNIT, pinned=True)
+    arena = pinned(gpu, table=table)
+    block = arena.allocate(6 * MIB)
+    address = block.address
+    del block
+    wait_for(lambda: gpu.calls("guard") == 1)
+    gpu.finish_all()
+    again = arena.allocate(6 * MIB)  # asks, since nothing is warm yet, or a worker was first
+    assert again.address == address
+    assert arena.stats().warm_hits == 1
+    assert table.calls("decommit") == (0, 0)
+
+
+def test_all_fences_of_a_block_must_be_done(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    block = arena.allocate(5 * MIB)
+    fences = [gpu.attach(block.address + offset) for offset in (0, 4096, 5 * MIB - 1)]
+    assert None not in fences
+    del block
+    for fence in (fences[1], fences[2]):
+        gpu.finish(fence or 0)
+        assert not arena.flush(0.03)
+    gpu.finish(fences[0] or 0)
+    assert arena.flush(10)
+    assert gpu.calls("guard") == 0
+    assert (gpu.open(), gpu.mistakes()) == (0, 0)
+
+
+def test_a_fence_that_was_done_before_the_release_does_without_a_guard(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    block = arena.allocate(MIB)
+    for _ in range(100):
+        assert gpu.attach(block.address)
+        gpu.finish_all()
+    assert gpu.open() <= 2, "the fences of a block that is used over and over pile up"
+    del block
+    assert arena.flush(10)
+    assert gpu.calls("guard") == 0
+    assert gpu.open() == 0
+
+
+def test_fences_find_live_blocks_by_any_address_inside(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    blocks = [arena.allocate(size) for size in (4096, 100, 3 * MIB)]
+    for block in blocks:
+        assert gpu.attach(block.address)
+        assert gpu.attach(block.address + block.nbytes - 1)
+    assert _core.ProbedFences().attach(blocks[0].address) is None, "fences of someone else"
+    plain = bigmem.ArenaAllocator().allocate(MIB)
+    assert gpu.attach(plain.address) is None
+    assert gpu.attach(0) is None
+    address = blocks[2].address
+    del blocks, block
+    assert gpu.attach(address) is None, "it is released"
+    finish(gpu, arena)
+    assert gpu.open() == 0
+
+
+def test_a_release_waits_while_no_guard_can_be_made(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    gpu.allow_guards(False)
+    block = arena.allocate(3 * MIB)
+    del block
+    wait_for(lambda: gpu.calls("guard") >= 3)
+    assert arena._core.fenced() == 3 * MIB
+    assert not arena.flush(0.03)
+    gpu.allow_guards(True)
+    finish(gpu, arena)
+    assert arena.flush(10)
+
+
+class Event:
+    done = False
+
+
+@pytest.mark.parametrize("gpu_first", [False, True])
+def test_a_fence_of_python_and_the_gpu_must_both_be_done(
+    arena: NativeAllocator, gpu: _core.ProbedFences, gpu_first: bool
+) -> None:
+    event = Event()
+    block = arena.allocate(3 * MIB)
+    block.fence(event)
+    block.release()
+    for first in (gpu_first, not gpu_first):
+        assert not arena.flush(0.03)
+        assert arena._core.fenced() == 3 * MIB
+        if first:
+            wait_for(lambda: gpu.calls("guard") > 0)
+            gpu.finish_all()
+        else:
+            event.done = True
+    assert arena.flush(10)
+    assert (gpu.open(), gpu.mistakes()) == (0, 0)
+
+
+def test_neither_releases_nor_allocations_wait_for_who_asks(gpu: _core.ProbedFences) -> None:
+    arena = pinned(gpu)
+    kept = [arena.allocate(MIB) for _ in range(100)]
+    del kept[:1]
+    gpu.delay(1.0)
+    wait_for(lambda: gpu.calls("guard") + gpu.calls("done") > 0)
+    start = time.monotonic()
+    kept += [arena.allocate(MIB) for _ in range(100)]
+    del kept[:150]
+    arena.stats()
+    assert time.monotonic() - start < 0.9, "somebody waited for a call of the driver"
+    gpu.delay(0)
+    finish(gpu, arena)
+
+
+def test_every_policy_ends_where_it_always_does(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    block = arena.allocate(6 * MIB)
+    del block
+    finish(gpu, arena)
+    if arena.release == bigmem.Recycle():
+        assert arena.stats().warm == 6 * MIB
+    else:
+        wait_for(lambda: arena.stats().reclaimed == 6 * MIB)
+        assert arena.stats().warm == 0
+    assert arena.stats().release_seconds < 0.01
+
+
+def test_trim_takes_what_is_done_and_leaves_the_rest(gpu: _core.ProbedFences) -> None:
+    arena = pinned(gpu)
+    blocks = [arena.allocate(2 * MIB) for _ in range(200)]
+    fences = [gpu.attach(block.address) for block in blocks]
+    del blocks
+    for fence in fences[:150]:
+        gpu.finish(fence or 0)
+    arena.trim()
+    stats = arena.stats()
+    assert (stats.reclaimed, stats.pending, stats.warm) == (300 * MIB, 100 * MIB, 0)
+    gpu.finish_all()
+    assert arena.trim() == 100 * MIB
+
+
+def test_close_gives_everything_back_once_the_gpu_is_done(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    core = arena._core
+    block = arena.allocate(4 * MIB)
+    arena.close()
+    del block
+    assert core.counters()["pending"] == 4 * MIB
+    finish(gpu, arena)
+    wait_for(lambda: core.counters()["reclaimed"] == 4 * MIB)
+    assert gpu.open() == 0
+
+
+def test_an_arena_that_is_forgotten_gives_back_what_the_gpu_still_uses(
+    gpu: _core.ProbedFences,
+) -> None:
+    table = _core.ProbedPages(strict=True, granularity=UNIT, pinned=True)
+    arena = pinned(gpu, table=table)
+    block = arena.allocate(4 * MIB)
+    assert gpu.attach(block.address)
+    del block, arena
+    gc.collect()
+    time.sleep(0.05)
+    assert table.calls("decommit")[0] == table.calls("unreserve")[0] == 0
+    gpu.finish_all()
+    wait_for(lambda: table.calls("unreserve")[0] == 1)
+    assert (gpu.open(), gpu.mistakes()) == (0, 0)
+
+
+def test_blocks_in_garbage_cycles_wait_too(arena: NativeAllocator, gpu: _core.ProbedFences) -> None:
+    for _ in range(20):
+        cycle: list[object] = [np.frombuffer(memoryview(arena.allocate(MIB)), np.uint8)]
+        cycle.append(cycle)
+        del cycle
+    gc.collect()
+    assert arena.stats().releases == 20
+    assert arena._core.fenced() == 20 * MIB
+    finish(gpu, arena)
+    assert gpu.mistakes() == 0
+
+
+def test_an_allocation_waits_for_the_gpu_where_the_budget_has_no_room(
+    arena: NativeAllocator, gpu: _core.ProbedFences
+) -> None:
+    budgeted = pinned(gpu, arena.release, budget=bigmem.Budget(32 * MIB))
+    block = budgeted.allocate(30 * MIB)
+    assert gpu.attach(block.address)
+    block.release()
+    timer = threading.Timer(0.2, gpu.finish_all)
+    timer.start()
+    assert budgeted.allocate(20 * MIB).nbytes == 20 * MIB
+    assert not timer.is_alive()
+    assert budgeted.stats().wait_seconds > 0
+
+
+def test_a_refusal_says_what_the_gpu_holds(gpu: _core.ProbedFences) -> None:
+    arena = pinned(gpu, budget=bigmem.Budget(32 * MIB, timeout=0.05))
+    kept = arena.allocate(10 * MIB)
+    block = arena.allocate(20 * MIB)
+    block.release()
+    with pytest.raises(bigmem.OutOfMemory, match=r"20 MiB pending \(20 MiB of it .* the GPU\)"):
+        arena.allocate(20 * MIB)
+    assert kept.nbytes == 10 * MIB
+
+
+def test_memory_of_secrets_is_wiped_after_the_gpu_is_done(gpu: _core.ProbedFences) -> None:
+    table = _core.ProbedPages(strict=True, granularity=UNIT, pinned=True)
+    arena = pinned(gpu, table=table, wipe=True)
+    block = arena.allocate(4 * MIB)
+    np.frombuffer(memoryview(block), np.uint8)[:] = 99
+    address = block.address
+    del block
+    time.sleep(0.03)
+    assert table.calls("wipe") == (0, 0)
+    finish(gpu, arena)
+    assert table.calls("wipe") == (1, 4 * MIB)
+    again = arena.allocate(4 * MIB)
+    assert again.address == address
+    assert not np.frombuffer(memoryview(again), np.uint8).any()
+
+
+def test_growth_is_exact_to_a_unit_and_small_blocks_share_units(gpu: _core.ProbedFences) -> None:
+    table = _core.ProbedPages(strict=True, granularity=UNIT, pinned=True)
+    arena = pinned(gpu, table=table)
+    large = arena.allocate(129 * MIB + MIB // 2)
+    assert table.calls("commit") == (1, 130 * MIB)
+    small = [arena.allocate(4096) for _ in range(128)]
+    assert table.calls("commit") == (1, 130 * MIB), "they are in what the large one left"
+    assert arena.stats().live == 130 * MIB
+    assert arena.stats().peak_live == 130 * MIB
+    more = [arena.allocate(100) for _ in range(512)]
+    assert table.calls("commit") == (2, 132 * MIB)
+    assert arena.stats().warm == 0
+    del large, small, more
+    finish(gpu, arena)
+    arena.trim()
+    assert arena.stats().resident == 0
+    assert table.calls("decommit")[1] == 132 * MIB
+
+
+def test_no_fragment_is_seen_before_its_unit_is_there(run_prepared: Run) -> None:
+    """Another thread allocates what is left of units while a commit is under way, and fails."""
+    run_prepared(
+        """
+        import errno
+        table = _core.ProbedPages(strict=True, granularity=2 << 20)
+        arena = native(bigmem.Recycle(), table, fences=_core.ProbedFences(True))
+        first = arena.allocate(4096)  # leaves a fragment that is there
+        table.delay("commit", 0.3)
+        table.refuse("commit", errno.ENOMEM)
+        refused = []
+        def grow():
+            try:
+                arena.allocate((3 << 20) + 4096)
+            except bigmem.OutOfMemory:
+                refused.append(True)
+        thread = threading.Thread(target=grow)
+        before = table.calls("commit")[0]
+        thread.start()
+        wait_for(lambda: table.calls("commit")[0] > before)
+        assert thread.is_alive()
+        kept = [fill(arena, 4096) for _ in range(255)]
+        kept += [fill(arena, 512 << 10)]
+        thread.join()
+        assert refused
+        assert arena.stats().live == 256 * 4096 + (512 << 10)
+        table.refuse("commit", 0)
+        table.delay("commit", 0)
+        fill(arena, 3 << 20)
+        assert all((array == 1).all() for array in kept)
+        """
+    )
+
+
+def test_what_a_refused_reclaim_left_is_committed_before_it_is_used(
+    gpu: _core.ProbedFences,
+) -> None:
+    table = _core.ProbedPages(strict=True, granularity=UNIT, pinned=True)
+    arena = pinned(gpu, table=table)
+    block = arena.allocate(4 * MIB)
+    del block
+    finish(gpu, arena)
+    table.refuse("decommit", 5)
+    arena.trim()
+    assert arena.stats().warm == 4 * MIB
+    assert arena.stats().reclaim_failures > 0
+    before = table.calls("commit")[1]
+    small = arena.allocate(4096)
+    assert table.calls("commit")[1] == before + UNIT
+    assert small.nbytes == 4096
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_blocks_are_not_resized_under_the_gpu(gpu: _core.ProbedFences, mapped: bool) -> None:
+    plain = native(bigmem.Recycle(), "never", fences=gpu)
+    if mapped:
+        plain = native(bigmem.Deferred(), "never", fences=gpu, mapping_per_block=True)
+    units = native(bigmem.Recycle(), "auto", table=_core.ProbedPages(True, granularity=UNIT))
+    for allocator in (plain, units, pinned(gpu)):
+        block = allocator.allocate(8 * MIB)
+        for nbytes in (4 * MIB, 9 * MIB, 8 * MIB - 5000):
+            assert not _core.resize_block(block, nbytes)
+        assert block.nbytes == 8 * MIB
+
+
+@pytest.mark.parametrize("release", ["inline", "deferred"])
+def test_mappings_of_their_own_wait_for_the_gpu(gpu: _core.ProbedFences, release: str) -> None:
+    table = _core.ProbedPages(pinned=True)
+    allocator = native(POLICIES[release], "never", mapping_per_block=True, table=table, fences=gpu)
+    block = allocator.allocate(3 * MIB)
+    assert gpu.attach(block.address)
+    del block
+    time.sleep(0.03)
+    assert table.calls("decommit")[0] == table.calls("unreserve")[0] == 0
+    gpu.finish_all()
+    assert allocator.flush(10)
+    wait_for(lambda: table.calls("unreserve") == (1, 3 * MIB))
+
+
+def test_pinned_memory_is_never_cleared_by_giving_it_back(gpu: _core.ProbedFences) -> None:
+    verdict = _core.clearing_verdict()
+    table = _core.ProbedPages(pinned=True)
+    arena = native(bigmem.Recycle(), "always", table=table)
+    block = arena.allocate(8 * MIB)
+    np.frombuffer(memoryview(block), np.uint8)[:] = 7
+    del block
+    try:
+        _core.clearing_verdict(1)
+        again = arena.allocate(8 * MIB, zeroed=True)
+    finally:
+        _core.clearing_verdict(verdict)
+    assert arena.stats().warm_hits == 1
+    assert not np.frombuffer(memoryview(again), np.uint8).any()
+    assert table.calls("decommit") == (0, 0)
+
+
+@pytest.mark.parametrize("pages", ["pinned", "touched later"])
+def test_pinned_memory_is_not_taken_for_promised(
+    run_prepared: Run, tmp_path: Path, pages: str
+) -> None:
+    """It is resident, if not as private memory: nobody needs room for it a second time."""
+    (tmp_path / "proc").mkdir()
+    lines = "MemTotal: 8388608 kB\nMemFree: 0 kB\nMemAvailable: 1048576 kB\n"
+    (tmp_path / "proc/meminfo").write_text(lines)
+    run_prepared(
+        """
+        from pathlib import Path
+        from bigmem import pressure
+        pressure._root = Path(sys.argv[1])
+        pressure._watch()
+        table = _core.ProbedPages(True, granularity=2 << 20, pinned=sys.argv[2] == "pinned")
+        held = native(bigmem.Recycle(), table).allocate(2 << 30)
+        plain = native(bigmem.Recycle())
+        fill(plain, 40 << 20)
+        assert plain.stats().warm == 40 << 20
+        large = plain.allocate(64 << 20)
+        assert (plain.stats().warm > 0) == (sys.argv[2] == "pinned"), plain.stats()
+        """,
+        str(tmp_path),
+        pages,
+    )
+
+
+def test_pinned_memory_stays_warm_after_a_fork(run_prepared: Run) -> None:
+    """The child has none of it, so that nothing is copied when it is used again."""
+    run_prepared(
+        """
+        table = _core.ProbedPages(True, granularity=2 << 20, pinned=True)
+        arena = native(bigmem.Recycle(), table)
+        block = arena.allocate(4 << 20)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        del block
+        assert arena.stats().warm == 4 << 20, arena.stats()
+        """
+    )
+
+
+@pytest.mark.parametrize("policy", ["Inline()", "Deferred()", "Recycle()"])
+def test_a_child_of_fork_never_asks_the_gpu(run_prepared: Run, policy: str) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        class Event:
+            done = False
+        gpu = _core.ProbedFences()
+        table = _core.ProbedPages(True, granularity=2 << 20)
+        arena = native(eval("bigmem." + sys.argv[1]), table, fences=gpu)
+        live, guarded, fenced = (fill(arena, 3 << 20, n) for n in range(3))
+        assert gpu.attach(live.ctypes.data) and gpu.attach(fenced.ctypes.data)
+        held = arena.allocate(3 << 20)
+        held.fence(Event())
+        unfenced = fill(arena, 5000)
+        del guarded, fenced, held
+        wait_for(lambda: gpu.calls("done") > 0)
+        calls = lambda: [gpu.calls(name) for name in ("guard", "done", "drop")]
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                try:
+                    before = calls()
+                    good = (live == 0).all() and (unfenced == 1).all()
+                    good &= gpu.attach(live.ctypes.data) is None
+                    before[2] += 1  # the test's own
+                    good &= arena.flush(20)
+                    good &= arena._core.fenced() == 0
+                    del live, unfenced
+                    again = fill(arena, 3 << 20)
+                    del again
+                    good &= arena.flush(20) and calls() == before
+                    arena.trim()
+                    arena.close()
+                    os._exit(0 if good else 1)
+                except BaseException as error:
+                    print(error, file=sys.stderr)
+                    os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+        assert arena._core.fenced() == 9 << 20
+        assert (live == 0).all()
+        del live
+        Event.done = True
+        def settled():
+            gpu.finish_all()
+            return arena.flush(0)
+        wait_for(settled)
+        assert gpu.mistakes() == 0 and gpu.open() == 0
+        """,
+        policy,
+    )
+
+
+@pytest.mark.parametrize("delay", ["0", "0.02"])
+@pytest.mark.parametrize("policy", ["Inline()", "Deferred()", "Recycle()"])
+def test_exit_with_work_under_way_is_silent(run_prepared: Run, policy: str, delay: str) -> None:
+    run_prepared(
+        """
+        import atexit
+        gpu = _core.ProbedFences()
+        arena = native(eval("bigmem." + sys.argv[1]), fences=gpu)
+        blocks = [arena.allocate(1 << 20) for _ in range(50)]
+        assert gpu.attach(blocks[0].address)
+        kept = blocks[25:]
+        del blocks
+        gpu.delay(float(sys.argv[2]))
+        time.sleep(0.03)
+        """,
+        policy,
+        delay,
+    )
+
+
+def test_workers_ask_nothing_after_the_process_has_begun_to_end(run_prepared: Run) -> None:
+    out = run_prepared(
+        """
+        import atexit
+        gpu = _core.ProbedFences()
+        arena = native(bigmem.Recycle(), fences=gpu)
+        del [arena.allocate(1 << 20) for _ in range(5)][:]
+        wait_for(lambda: gpu.calls("done") > 3)
+        gpu.delay(0.05)
+        _core.end_workers()
+        before = gpu.calls("done")
+        time.sleep(0.2)
+        assert gpu.calls("done") == before
+        assert workers() == 0
+        print("asked")
+        """
+    )
+    assert out == "asked\n"
+
+
+def test_threads_that_allocate_attach_and_release_at_once(gpu: _core.ProbedFences) -> None:
+    """Every byte is where its owner left it for as long as the GPU may look at it."""
+    arenas = [pinned(gpu, POLICIES[kind]) for kind in KINDS]
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def use(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        views: list[tuple[int, np.ndarray[Any, Any]]] = []
+        for step in range(250):
+            arena = arenas[step % len(arenas)]
+            block = arena.allocate(int(rng.choice([100, 4096, 70_000, MIB, 3 * MIB])))
+            array = np.frombuffer(memoryview(block), np.uint8)
+            value = step % 255 + 1
+            array[:] = value
+            if rng.random() < 0.5 and gpu.attach(block.address) is None:
+                wrong.append("a live block was not found")
+            views.append((value, array))
+            del block, array
+            if len(views) > 10:
+                value, array = views.pop(int(rng.integers(len(views))))
+                if (array != value).any():
+                    wrong.append("a live block was reused")
+                del array
+
+    def work() -> None:
+        while not stop.is_set():
+            gpu.finish_all()
+            for arena in arenas:
+                arena.flush(0)
+            stop.wait(0.001)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
+    processor = threading.Thread(target=work)
+    for thread in (*threads, processor):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    processor.join()
+    assert not wrong
+    for arena in arenas:
+        finish(gpu, arena)
+    assert (gpu.open(), gpu.mistakes()) == (0, 0)
