@@ -83,6 +83,9 @@ class FakeCuda {
   };
 
   friend struct FakeFunctions;
+  static inline thread_local std::vector<cuda::Context> stack_;
+  static inline thread_local int capture_mode_ = 0;
+
   cuda::Result enter(const char* name, bool unsafe = true);
   static cuda::Context context_of(int device);
   static int device_of(cuda::Context context);

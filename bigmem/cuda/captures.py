@@ -110,7 +110,7 @@ class _Library:
             _core.end_capture()
 
 
-_unwatched = {
+_LIBRARIES = (
     _Library(
         "cupy.cuda.stream",
         "_BaseStream",
@@ -128,4 +128,5 @@ _unwatched = {
         key=id,
         is_capturing=lambda graph: False,
     ),
-}
+)
+_unwatched = set(_LIBRARIES)

@@ -20,5 +20,6 @@ from test_contract import (  # noqa: F401
     test_senseless_alignment_is_refused,
     test_sizes_as_people_write_them,
     test_stats_count_what_happened,
+    test_trim_gives_every_idle_byte_back,
     test_zeroed_is_zero_on_every_path,
 )

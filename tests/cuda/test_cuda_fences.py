@@ -1,0 +1,307 @@
+"""What released blocks wait for."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from waiting import wait_for
+
+import bigmem
+from bigmem import _core
+from bigmem.cuda import PinnedAllocator, capturing, driver, record
+
+MIB = 1 << 20
+SIZE = 4 * MIB
+
+
+class Stream:
+    """As libraries show theirs."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+class ProtocolStream:
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+class Tensor:
+    """As PyTorch shows one."""
+
+    def __init__(self, array: Any, is_cuda: bool = False) -> None:
+        self.array, self.is_cuda = array, is_cuda
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def numel(self) -> int:
+        return int(self.array.size)
+
+
+def is_reused(allocator: PinnedAllocator, address: int) -> bool:
+    """Whether the next block has that address; it is held for a moment only."""
+    block = allocator.allocate(SIZE)
+    answer = block.address == address
+    driver.loaded().fences.attach(block.address, driver.loaded().fences.past())
+    return answer
+
+
+def released(allocator: PinnedAllocator, stream: Any = None) -> int:
+    block = allocator.allocate(SIZE)
+    if stream is not None:
+        record(block, stream)
+    return block.address
+
+
+def test_a_recorded_block_waits_for_its_stream_alone(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    one, other = fake.stream(blocking=False), fake.stream(blocking=False)
+    fake.submit(one)
+    fake.submit(other)
+    address = released(allocator, one)
+    assert not allocator.flush(0.02)
+    assert not is_reused(allocator, address)
+    fake.finish(one)
+    assert allocator.flush(10)
+    assert is_reused(allocator, address)
+
+
+def test_an_unrecorded_block_waits_for_everything(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    streams = [fake.stream(blocking=False), fake.stream(), 0, 2]
+    for stream in streams:
+        fake.submit(stream)
+    address = released(allocator)
+    for stream in streams:
+        assert not allocator.flush(0.02)
+        assert not is_reused(allocator, address)
+        fake.finish(stream) if stream else fake.finish(1)
+    assert allocator.flush(10)
+    assert is_reused(allocator, address)
+
+
+def test_work_that_comes_later_does_not_matter(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    stream = fake.stream()
+    fake.submit(stream)
+    address = released(allocator, stream)
+    wait_for(lambda: fake.calls("cuEventQuery") > 0)
+    fake.submit(stream)
+    fake.finish(stream, 1)
+    assert allocator.flush(10)
+    assert is_reused(allocator, address)
+
+
+def test_several_fences_must_all_be_done(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    streams = [fake.stream() for _ in range(3)]
+    block = allocator.allocate(SIZE)
+    for stream in streams:
+        fake.submit(stream)
+        record(block, stream)
+    block.release()
+    for stream in streams:
+        assert not allocator.flush(0.01)
+        fake.finish(stream)
+    assert allocator.flush(10)
+
+
+def test_a_guard_covers_every_device_in_use(
+    fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = _core.FakeCuda(devices=3)
+    monkeypatch.setattr(driver, "_loaded", None)
+    two.activate(2)
+    allocator = PinnedAllocator()
+    stream = two.stream(device=2)
+    two.submit(stream)
+    address = released(allocator)
+    assert not allocator.flush(0.02)
+    two.finish(stream)
+    assert allocator.flush(10)
+    assert is_reused(allocator, address)
+
+
+def test_events_are_pooled(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    stream = fake.stream()
+    for _ in range(50):
+        released(allocator, stream)
+        released(allocator)
+        assert allocator.flush(10)
+    assert fake.calls("cuEventCreate") <= 10
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda handle: handle,
+        lambda handle: np.uint64(handle),
+        lambda handle: Stream(ptr=handle),
+        lambda handle: Stream(cuda_stream=handle),
+        lambda handle: Stream(__cuda_stream__=(0, handle)),
+        ProtocolStream,
+    ],
+)
+def test_streams_of_every_library(fake: _core.FakeCuda, wrap: Any) -> None:
+    allocator = PinnedAllocator()
+    fake.submit()  # elsewhere
+    stream = fake.stream()
+    released(allocator, wrap(stream))
+    assert allocator.flush(10)
+    released(allocator, wrap(0))
+    assert not allocator.flush(0.01)
+
+
+def test_what_is_no_stream(fake: _core.FakeCuda) -> None:
+    block = PinnedAllocator().allocate(SIZE)
+    with pytest.raises(bigmem.BigmemError, match="expected a stream, not str"):
+        record(block, "stream")
+    with pytest.raises(bigmem.BigmemError, match="cuStreamGetCtx"):
+        record(block, 12345)
+
+
+def test_arrays_are_found_by_address(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    stream = fake.stream()
+    array = bigmem.empty((64, 1024), np.float64, allocator=allocator)
+    views: list[Any] = [
+        array[10:20, ::2],
+        array[::-1],
+        array.T,
+        memoryview(array[3]),
+        Tensor(array[5:]),
+    ]
+    for view in views:
+        fake.submit(stream)
+        record(view, stream)
+    events = fake.calls("cuEventRecord")
+    assert events == len(views)
+    record(array[:0], stream)
+    assert fake.calls("cuEventRecord") == events
+    address = array.ctypes.data
+    del array, views, view
+    assert not is_reused(allocator, address)
+    fake.finish()
+    assert allocator.flush(10)
+
+
+def test_blocks_of_other_allocators_wait_too(fake: _core.FakeCuda) -> None:
+    allocator = bigmem.ArenaAllocator()
+    stream = fake.stream()
+    array = bigmem.empty(MIB, np.uint8, allocator=allocator)
+    fake.submit(stream)
+    record(array[100:], stream)
+    del array
+    assert not allocator.flush(0.02)
+    fake.finish()
+    assert allocator.flush(10)
+    guarded = bigmem.Guarded(bigmem.ArenaAllocator(), quarantine=0)
+    array = bigmem.empty(MIB, np.uint8, allocator=guarded)
+    fake.submit(stream)
+    record(array, stream)
+    del array
+    assert not guarded.flush(0.02)
+    fake.finish()
+    assert guarded.flush(10)
+
+
+def test_memory_of_nobody(fake: _core.FakeCuda) -> None:
+    with pytest.raises(bigmem.BigmemError, match="no living block"):
+        record(np.zeros(1000))
+    with pytest.raises(bigmem.BigmemError, match="not int"):
+        record(7)
+    with pytest.raises(bigmem.BigmemError, match="on the GPU"):
+        record(Tensor(np.zeros(10), is_cuda=True))
+
+
+@pytest.mark.parametrize("kind", ["blocking", "non-blocking"])
+def test_a_known_capture_survives_and_blocks_wait(fake: _core.FakeCuda, kind: str) -> None:
+    allocator = PinnedAllocator()
+    stream = fake.stream(blocking=kind == "blocking")
+    with capturing():
+        fake.begin_capture(stream)
+        released(allocator)
+        assert not allocator.flush(0.05)
+        allocator.allocate(60 * MIB).release()
+        allocator.trim()
+        assert fake.end_capture(stream)
+    assert allocator.flush(10)
+
+
+def test_an_unknown_capture_on_a_blocking_stream_survives(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    stream = fake.stream()
+    fake.begin_capture(stream)
+    released(allocator)
+    assert not allocator.flush(0.05)
+    assert fake.end_capture(stream)
+    assert allocator.flush(10)
+
+
+def test_recording_on_a_stream_that_captures_is_refused(fake: _core.FakeCuda) -> None:
+    block = PinnedAllocator().allocate(SIZE)
+    stream = fake.stream(blocking=False)
+    fake.begin_capture(stream)
+    with pytest.raises(bigmem.BigmemError, match="as long as the graph"):
+        record(block, stream)
+    assert fake.end_capture(stream)
+
+
+def test_recorded_blocks_are_free_while_others_capture(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    captured, stream = fake.stream(blocking=False), fake.stream(blocking=False)
+    with capturing():
+        fake.begin_capture(captured)
+        address = released(allocator, stream)
+        assert allocator.flush(10)
+        assert is_reused(allocator, address)
+        assert fake.end_capture(captured)
+
+
+def test_a_capture_waits_for_a_guard_and_no_longer(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    fake.delay("cuCtxRecordEvent", 0.05)
+    recorded = fake.calls("cuCtxRecordEvent")
+    released(allocator)
+    wait_for(lambda: fake.calls("cuCtxRecordEvent") > recorded)
+    stream = fake.stream(blocking=False)
+    with capturing():  # not while the event is being recorded
+        fake.begin_capture(stream)
+        assert fake.end_capture(stream)
+    assert allocator.flush(10)
+
+
+def test_copies_in_flight_are_never_overwritten(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    cuda = driver.loaded()
+    streams = [fake.stream(), fake.stream(blocking=False)]
+    targets = np.zeros((60, MIB), np.uint8)
+    ended = threading.Event()
+
+    def gpu() -> None:
+        while not ended.is_set():
+            for stream in streams:
+                fake.finish(stream, 1)
+
+    thread = threading.Thread(target=gpu)
+    thread.start()
+    try:
+        for number, target in enumerate(targets):
+            source = bigmem.full(MIB, number + 1, np.uint8, allocator=allocator)
+            stream = streams[number % 2]
+            cuda.driver.copy_to_device(target.ctypes.data, source.ctypes.data, MIB, stream)
+            if number % 3:
+                record(source, stream)
+            del source
+    finally:
+        ended.set()
+        thread.join()
+    fake.finish()
+    assert (targets == np.arange(1, 61, dtype=np.uint8)[:, None]).all()
+    assert allocator.stats().warm_hits > 0

@@ -1,0 +1,116 @@
+"""Imports, forks and exits."""
+
+from collections.abc import Callable
+
+
+def test_importing_touches_no_library(run: Callable[..., str]) -> None:
+    run(
+        """
+        import sys
+        import bigmem
+        assert not {name for name in sys.modules if name.startswith(("bigmem.cuda", "cuda", "cupy"))}
+        import bigmem.cuda
+        assert not {name for name in sys.modules if name.split(".")[0] in ("cuda", "cupy", "torch")}
+        """,
+        prelude="",
+    )
+
+
+def test_a_child_has_no_pinned_memory_and_no_driver(run: Callable[..., str]) -> None:
+    run(
+        """
+        allocator = PinnedAllocator()
+        kept = bigmem.full(1 << 20, 7, np.uint8, allocator=allocator)
+        warm = allocator.allocate(20 << 20)
+        pending = bigmem.full(1 << 20, 8, np.uint8, allocator=allocator)
+        fake.submit()
+        warm.release()
+        del pending
+        stream = fake.stream()
+        fake.submit(stream)
+        event = driver.loaded().fences.record(stream)
+
+        def child(action):
+            sys.stdout.flush()
+            pid = os.fork()
+            if pid:
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            try:
+                action()
+            except BaseException as error:
+                print(error)
+                os._exit(1)
+            return sys.exit(0)
+
+        def touch():
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            kept[0] = 1
+
+        def live_on():
+            global kept
+            calls = fake.calls()
+            array = bigmem.full(1 << 22, 3, np.uint8)
+            assert array.sum() == 3 << 22
+            for action in (lambda: allocator.allocate(100), PinnedAllocator,
+                           lambda: record(array, stream)):
+                try:
+                    action()
+                except bigmem.BigmemError as error:
+                    assert "forked" in str(error), error
+                else:
+                    raise AssertionError
+            with capturing():
+                pass
+            assert event.done
+            del kept
+            gc.collect()
+            assert allocator.flush(5)
+            allocator.trim()
+            assert bigmem.flush(5)
+            assert fake.calls() == calls
+
+        import resource
+        assert child(touch) == -signal.SIGSEGV
+        assert child(live_on) == 0
+        assert (kept == 7).all()
+        # Over once more, with nothing released in the child: it exits by itself.
+        assert child(lambda: None) == 0
+        fake.finish()
+        assert allocator.flush(10)
+        assert (kept == 7).all()
+        """
+    )
+
+
+def test_a_child_may_be_the_first_to_use_it(run: Callable[..., str]) -> None:
+    run(
+        """
+        pid = os.fork()
+        if pid:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        block = PinnedAllocator().allocate(1 << 22)
+        memoryview(block)[0] = 1
+        """
+    )
+
+
+def test_exit_with_work_under_way_is_quick_and_quiet(run: Callable[..., str]) -> None:
+    run(
+        """
+        import atexit
+        begin = time.monotonic()
+        stream = fake.stream()
+        fake.submit(stream)
+        for mechanism in ("vmm", "register", "alloc"):
+            allocator = PinnedAllocator(mechanism=mechanism)
+            kept = allocator.allocate("8MiB")
+            array = bigmem.ones(1 << 20, allocator=allocator)
+            record(array, stream)
+            del array
+            allocator.allocate("3MiB").release()
+        keep = PinnedAllocator()
+        last = keep.allocate("1MiB")
+        record(last, stream)
+        atexit.register(lambda: None if time.monotonic() - begin < 20 else os._exit(9))
+        """
+    )
