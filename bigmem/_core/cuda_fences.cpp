@@ -21,9 +21,9 @@ struct Captures {
   std::mutex mutex;  // held while a guard is recorded
   int under_way = 0;
 
+  // A fork does not wait for the lock: a worker that has to end before it may want it too.
   Captures() {
-    pthread_atfork([] { known().mutex.lock(); }, [] { known().mutex.unlock(); },
-                   [] { known().mutex.unlock(); });
+    pthread_atfork(nullptr, nullptr, [] { new (&known().mutex) std::mutex; });
   }
   static Captures& known() {
     static auto* captures = new Captures;

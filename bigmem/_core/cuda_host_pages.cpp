@@ -51,6 +51,10 @@ int CudaHostPages::take_theirs(void** base, std::size_t nbytes) {
 
 void* CudaHostPages::reserve(std::size_t nbytes, std::size_t alignment, PageSize page) {
   constexpr std::size_t page_bytes = 4096;
+  if (!driver_.usable()) {
+    errno = EPERM;
+    return nullptr;
+  }
   Range range{};
   void* address = nullptr;
   if (way_ == Way::register_ours) {

@@ -38,6 +38,7 @@ int CudaPages::note(const char* function, Result result) noexcept {
 }
 
 CudaFailure CudaPages::take_failure() noexcept {
+  if (!driver_.usable()) return {};  // in a child of fork the lock may be held for ever
   std::lock_guard lock(mutex_);
   return std::exchange(failure_, {});
 }
@@ -49,6 +50,7 @@ void CudaPages::count_stall(double seconds) noexcept {
 }
 
 std::pair<std::uint64_t, double> CudaPages::stalls() noexcept {
+  if (!driver_.usable()) return {};
   std::lock_guard lock(mutex_);
   return {stalls_, stall_seconds_};
 }
