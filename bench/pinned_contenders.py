@@ -63,6 +63,7 @@ class Ours(Contender):
         from bigmem import cuda
 
         self.cuda = cuda
+        self.keeps = mechanism == "vmm"
         self.allocator = cuda.PinnedAllocator(mechanism=mechanism)
 
     def allocate(self, nbytes: int) -> int:
