@@ -119,7 +119,7 @@ class Launches:
 
 
 class Gpu:
-    """A device's primary context, current on the thread that makes it, and both kernels loaded.
+    """A device's primary context, current on the thread that makes it, and the kernels loaded.
 
     Parameters
     ----------
@@ -218,9 +218,7 @@ class Gpu:
         """Launch a kernel of one thread that runs so long."""
         limit = ctypes.c_uint64(int(milliseconds * 1e6))
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(limit))
-        self.call(
-            "cuLaunchKernel", self._kernels["spin"], *[1] * 6, 0, stream, parameters, None
-        )  # fmt: skip
+        self._launch("spin", stream, parameters)
 
     def launch_nothing(self, stream: int) -> None:
         """Launch a kernel that does nothing."""
@@ -230,8 +228,10 @@ class Gpu:
         """Launch a kernel that writes where nothing is: the context is lost once it has run."""
         self._launch("fault", stream)
 
-    def _launch(self, name: str, stream: int) -> None:
-        self.call("cuLaunchKernel", self._kernels[name], *[1] * 6, 0, stream, None, None)
+    def _launch(self, name: str, stream: int, parameters: object = None) -> None:
+        one_thread = [1] * 6
+        kernel = self._kernels[name]
+        self.call("cuLaunchKernel", kernel, *one_thread, 0, stream, parameters, None)
 
     def begin_capture(self, stream: int, mode: int) -> None:
         """Record what is submitted to the stream instead of doing it; 0 is global, 2 relaxed."""
@@ -369,12 +369,12 @@ def _native_watch() -> ctypes.CDLL:
     source = Path(__file__).with_name("launches.cpp")
     subprocess.run([*command, str(source), "-o", str(output)], check=True)
     library = ctypes.CDLL(str(output))
-    library.watch_start.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_uint]
-    library.watch_start.restype = ctypes.c_void_p
-    library.watch_made.argtypes = [ctypes.c_void_p]
-    library.watch_made.restype = ctypes.c_size_t
-    library.watch_stop.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]  # fmt: skip # noqa: E501
-    library.watch_stop.restype = ctypes.c_size_t
+    library.watch_start.argtypes = [*[_HANDLE] * 5, _UNSIGNED]
+    library.watch_start.restype = _HANDLE
+    library.watch_made.argtypes = [_HANDLE]
+    library.watch_made.restype = _SIZE
+    library.watch_stop.argtypes = [_HANDLE, _HANDLE, _SIZE, _HANDLE]
+    library.watch_stop.restype = _SIZE
     return library
 
 
