@@ -548,7 +548,10 @@ def test_workers_ask_nothing_after_the_process_has_begun_to_end(run_prepared: Ru
         del [arena.allocate(1 << 20) for _ in range(5)][:]
         wait_for(lambda: gpu.calls("done") > 3)
         gpu.delay(0.05)
+        called = gpu.calls("done")
+        wait_for(lambda: gpu.calls("done") > called)  # a worker is in a call now
         _core.end_workers()
+        assert _core.ReclaimPool(None).running() == 0
         before = gpu.calls("done")
         time.sleep(0.2)
         assert gpu.calls("done") == before
