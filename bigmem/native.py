@@ -136,7 +136,7 @@ class NativeAllocator(Allocator):
     def trim(self) -> int:
         start = time.monotonic()
         _core.poll_fences()
-        nbytes = self._core.reclaim(sys.maxsize)
+        nbytes = self._core.trim()
         self._core.count_wait(time.monotonic() - start)
         return nbytes
 

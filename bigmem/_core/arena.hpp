@@ -93,6 +93,8 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   bool drain(std::uint64_t ticket, double seconds) noexcept;
   // Reclaims at least so many bytes that are not in use, if there are as many; returns how many.
   std::size_t reclaim(std::size_t nbytes) noexcept override;
+  // All of them, and what waits for fences now as soon as those are done; returns how many at once.
+  std::size_t trim() noexcept;
   std::size_t held() noexcept override;
   bool asks_fences() noexcept override { return has_fences(); }
   bool may_attach(const Fences* fences, std::uintptr_t address) noexcept override;
@@ -138,6 +140,9 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   Zone& zone_for(std::size_t nbytes);
   Zone& zone_of(const Extent* extent) { return extent->map == &huge_.map ? huge_ : small_; }
   State released_state() const;
+  State unfenced_state(const Extent* extent) const {
+    return extent->serial <= trimmed_ && !pays_at_once() ? State::pending : released_state();
+  }
   // A mapping that its releaser unmaps goes in one piece, as in free(): advising first would pay
   // twice. In the background it is emptied first, under the lock that does not stop page faults.
   bool only_unmap() const { return config_.mapping_per_block && pays_at_once(); }
@@ -216,6 +221,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   Counters counters_;
   std::shared_ptr<Observer> observer_;
   std::uint64_t serial_ = 0;
+  std::atomic<std::uint64_t> trimmed_{0};  // what was released up to this is not kept warm
   std::size_t uncredited_ = 0;  // out of the maps, but not yet unmapped
   std::atomic<bool> retired_{false};
   bool moved_ = false;  // some block has a region of its own

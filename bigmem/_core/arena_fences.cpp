@@ -89,7 +89,7 @@ void Arena::free_blocks(std::unique_lock<std::mutex>& lock, Asked& asked) noexce
   while (FenceTable::Entry entry = fences_.take_free()) {
     auto* extent = static_cast<Extent*>(entry.mapped().token);
     asked.freed = true;
-    extent = extent->map->unfence(extent, released_state(), seconds_now());
+    extent = extent->map->unfence(extent, unfenced_state(extent), seconds_now());
     lock.unlock();
     if (extent && pays_at_once()) {
       const Reclaimed paid = reclaim_extent(extent, Goal::clean, config_.advice);

@@ -265,6 +265,16 @@ PyObject* arena_reclaim(PyArena* self, PyObject* nbytes) {
   return PyLong_FromSize_t(done);
 }
 
+PyObject* arena_trim(PyArena* self, PyObject*) {
+  std::size_t done;
+  {
+    WithoutGil nogil;
+    done = self->arena->trim();
+  }
+  report_incidents();
+  return PyLong_FromSize_t(done);
+}
+
 PyObject* arena_needed(PyArena* self, PyObject* nbytes) {
   const Py_ssize_t size = PyLong_AsSsize_t(nbytes);
   if (size == -1 && PyErr_Occurred()) return nullptr;
@@ -310,6 +320,9 @@ PyMethodDef arena_methods[] = {
      "it is left after that time."},
     {"reclaim", reinterpret_cast<PyCFunction>(arena_reclaim), METH_O,
      "reclaim(nbytes)\n--\n\nGive back at least so many idle bytes; return how many."},
+    {"trim", reinterpret_cast<PyCFunction>(arena_trim), METH_NOARGS,
+     "trim()\n--\n\nGive back every idle byte, those behind fences once they are done; return how "
+     "many went at once."},
     {"needed", reinterpret_cast<PyCFunction>(arena_needed), METH_O,
      "needed(nbytes)\n--\n\nBytes that a budget must have left for a block of that size."},
     {"counters", reinterpret_cast<PyCFunction>(arena_counters), METH_NOARGS,

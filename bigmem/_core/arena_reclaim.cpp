@@ -42,7 +42,7 @@ bool Arena::unfence(void* token) noexcept {
   {
     std::lock_guard lock(mutex_);
     if (has_fences() && !(entry = fences_.unhold(extent->begin))) return false;
-    owes = extent->map->unfence(extent, released_state(), seconds_now()) && pays_at_once();
+    owes = extent->map->unfence(extent, unfenced_state(extent), seconds_now()) && pays_at_once();
   }
   config_.reclaimer->wake();
   return owes;
@@ -83,7 +83,7 @@ Arena::Reclaimed Arena::reclaim_extent(Extent* extent, Goal goal, Advice advice)
   if (wipe)
     if (const int error = pages.wipe(pages.context, address, size))
       note_incident(Incident::reclaim_refused, error);
-  const bool reuse = wipe && goal == Goal::reuse;
+  const bool reuse = wipe && goal == Goal::reuse && extent->serial > trimmed_;
   Decommitted done;
   if (!reuse && !only_unmap()) {
     done = pages.decommit(pages.context, address, size, zone.page, advice);
@@ -252,6 +252,14 @@ std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
     ++breaths;
   }
   return total;
+}
+
+std::size_t Arena::trim() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    trimmed_ = serial_;
+  }
+  return reclaim(std::numeric_limits<std::size_t>::max());
 }
 
 void Arena::retire() noexcept {

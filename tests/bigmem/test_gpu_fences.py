@@ -209,8 +209,9 @@ def test_every_policy_ends_where_it_always_does(
     assert arena.stats().release_seconds < 0.01
 
 
-def test_trim_takes_what_is_done_and_leaves_the_rest(gpu: _core.ProbedFences) -> None:
-    arena = pinned(gpu)
+@pytest.mark.parametrize("wipe", [False, True])
+def test_trim_takes_what_is_done_and_later_the_rest(gpu: _core.ProbedFences, wipe: bool) -> None:
+    arena = pinned(gpu, wipe=wipe)
     blocks = [arena.allocate(2 * MIB) for _ in range(200)]
     fences = [gpu.attach(block.address) for block in blocks]
     del blocks
@@ -219,8 +220,12 @@ def test_trim_takes_what_is_done_and_leaves_the_rest(gpu: _core.ProbedFences) ->
     arena.trim()
     stats = arena.stats()
     assert (stats.reclaimed, stats.pending, stats.warm) == (300 * MIB, 100 * MIB, 0)
+    later = arena.allocate(4 * MIB)
+    del later
     gpu.finish_all()
-    assert arena.trim() == 100 * MIB
+    wait_for(lambda: arena.stats().reclaimed == 400 * MIB)
+    finish(gpu, arena)
+    assert (arena.stats().pending, arena.stats().warm) == (0, 4 * MIB)
 
 
 def test_close_gives_everything_back_once_the_gpu_is_done(
