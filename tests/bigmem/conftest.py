@@ -126,16 +126,23 @@ def _makers() -> dict[str, Callable[[], bigmem.Allocator]]:
     for name, policy in POLICIES.items():
         # As under vm.overcommit_memory=2.
         makers[f"strict-{name}"] = lambda p=policy: native(p, "auto", table=_core.ProbedPages(True))
+    for name in ("recycle", "deferred"):
+        makers[f"arena-{name}-auto"] = lambda p=POLICIES[name]: native(p, "auto")
+    makers["mapped-auto"] = lambda: native(bigmem.Inline(), "auto", mapping_per_block=True)
+    makers["arena-budget"] = lambda: native(bigmem.Recycle(), "auto", budget=bigmem.Budget("4GiB"))
+    return makers
+
+
+def _fixed_makers() -> dict[str, Callable[[], bigmem.Allocator]]:
+    """Those whose blocks are never resized."""
+    makers: dict[str, Callable[[], bigmem.Allocator]] = {}
+    for name, policy in POLICIES.items():
         # Waiting for a GPU that has never anything to do.
         makers[f"gpu-{name}"] = lambda p=policy: native(p, "auto", fences=_core.ProbedFences(True))
         # Pages that come in units of 2 MiB only.
         makers[f"units-{name}"] = lambda p=policy: native(
             p, "auto", table=_core.ProbedPages(True, granularity=UNIT)
         )
-    for name in ("recycle", "deferred"):
-        makers[f"arena-{name}-auto"] = lambda p=POLICIES[name]: native(p, "auto")
-    makers["mapped-auto"] = lambda: native(bigmem.Inline(), "auto", mapping_per_block=True)
-    makers["arena-budget"] = lambda: native(bigmem.Recycle(), "auto", budget=bigmem.Budget("4GiB"))
     return makers
 
 
@@ -163,7 +170,8 @@ def _wrappers() -> dict[str, Callable[[], bigmem.Allocator]]:
     }
 
 
-NATIVE_MAKERS = _makers()
+RESIZABLE_MAKERS = _makers()
+NATIVE_MAKERS = {**RESIZABLE_MAKERS, **_fixed_makers()}
 MAKERS = {
     "system": bigmem.SystemAllocator,
     "python": ByteArrayAllocator,

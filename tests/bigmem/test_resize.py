@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import MAKERS, NATIVE_MAKERS
+from conftest import MAKERS, RESIZABLE_MAKERS
 from kernel import MIB, PAGE, bytes_at, resident
 from patterns import PATTERN, holds_pattern, page_faults, patterned, view
 from stress import make_allocators
@@ -22,7 +22,7 @@ Run = Callable[..., str]
 ENOMEM = 12
 
 
-@pytest.fixture(params=["system", *NATIVE_MAKERS])
+@pytest.fixture(params=["system", *RESIZABLE_MAKERS])
 def resizable(request: pytest.FixtureRequest) -> Iterator[bigmem.Allocator]:
     made = MAKERS[request.param]()
     yield made
@@ -101,15 +101,17 @@ def test_what_was_let_go_is_taken_back_warm(native: Native) -> None:
     assert allocator.stats().resident == allocator.stats().peak_resident == 24 * MIB
 
 
-def test_what_is_let_go_goes_where_a_release_sends_it(native_allocator: NativeAllocator) -> None:
-    block = patterned(native_allocator, 16 * MIB)
+@pytest.mark.parametrize("name", RESIZABLE_MAKERS)
+def test_what_is_let_go_goes_where_a_release_sends_it(name: str) -> None:
+    allocator = MAKERS[name]()
+    block = patterned(allocator, 16 * MIB)
     address = block.address
     assert resize_block(block, 6 * MIB)
     assert block.address == address
-    assert native_allocator.stats().live == 6 * MIB
-    assert native_allocator.flush(20)
-    native_allocator.trim()
-    stats = native_allocator.stats()
+    assert allocator.stats().live == 6 * MIB
+    assert allocator.flush(20)
+    allocator.trim()
+    stats = allocator.stats()
     assert stats.resident == stats.live == 6 * MIB
     assert stats.reclaimed == 10 * MIB
     assert holds_pattern(block, 6 * MIB)
@@ -314,7 +316,7 @@ def test_blocks_that_others_count_on_stay_as_they_are(native: Native) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MAKERS if name != "system" and name not in NATIVE_MAKERS]
+    "name", [name for name in MAKERS if name != "system" and name not in RESIZABLE_MAKERS]
 )
 def test_other_allocators_blocks_are_left_alone(name: str) -> None:
     allocator = MAKERS[name]()
