@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "clock.hpp"
@@ -23,9 +24,8 @@ PagesTable CudaHostPages::table() {
   table.commit = [](void* context, void* address, std::size_t nbytes, PageSize page) {
     return of(context).commit(address, nbytes, page);
   };
-  table.decommit = [](void* context, void* address, std::size_t nbytes, PageSize page, Advice) {
-    return of(context).decommit(address, nbytes, page);
-  };
+  // The memory goes with the address range, all of it at once: an arena may give it up in parts.
+  table.decommit = [](void*, void*, std::size_t, PageSize, Advice) { return Decommitted{}; };
   table.populate = [](void*, void*, std::size_t) { return 0; };
   table.wipe = [](void* context, void* address, std::size_t nbytes) {
     if (of(context).driver_.usable()) std::memset(address, 0, nbytes);
@@ -70,7 +70,8 @@ void* CudaHostPages::reserve(std::size_t nbytes, std::size_t alignment, PageSize
   }
   try {
     std::lock_guard lock(mutex_);
-    ranges_[address] = range;
+    range.size = nbytes;
+    ranges_[reinterpret_cast<std::uintptr_t>(address)] = range;
     return address;
   } catch (const std::bad_alloc&) {
     if (way_ == Way::register_ours)
@@ -96,48 +97,37 @@ int CudaHostPages::commit(void* address, std::size_t nbytes, PageSize page) {
   if (const Result result = driver_.host_register(address, nbytes, host_portable))
     return note("cuMemHostRegister", result);
   std::lock_guard lock(mutex_);
-  ranges_[address].pinned = true;
+  ranges_[reinterpret_cast<std::uintptr_t>(address)].pinned = true;
   return 0;
 }
 
-// Ends the pinning of a range, whatever runs.
-int CudaHostPages::unpin(void* address) {
-  void* base;
-  {
-    std::lock_guard lock(mutex_);
-    Range& range = ranges_[address];
-    if (!range.pinned) return 0;
-    base = range.base;
-  }
+// Whatever runs.
+int CudaHostPages::unpin(const Range& range) {
+  if (!range.pinned) return 0;
   const Calling calling(driver_);
   const Current current(driver_, context_);
   const bool stalls = !idle(*fences_);
   const double start = seconds_now();
   const bool ours = way_ == Way::register_ours;
-  const Result result = ours ? driver_.host_unregister(base) : driver_.host_free(base);
+  const Result result = ours ? driver_.host_unregister(range.base) : driver_.host_free(range.base);
   if (stalls) count_stall(seconds_now() - start);
-  if (result != success) return note(ours ? "cuMemHostUnregister" : "cuMemFreeHost", result);
-  std::lock_guard lock(mutex_);
-  ranges_[address].pinned = false;
-  return 0;
-}
-
-Decommitted CudaHostPages::decommit(void* address, std::size_t nbytes, PageSize page) {
-  if (!driver_.usable()) return {};
-  // Their memory goes with its address range.
-  if (way_ == Way::take_theirs) return {};
-  if (const int error = unpin(address)) return {error, false};
-  return ours_.decommit(ours_.context, address, nbytes, page, Advice::dontneed);
+  return result == success ? 0 : note(ours ? "cuMemHostUnregister" : "cuMemFreeHost", result);
 }
 
 int CudaHostPages::unreserve(void* address, std::size_t nbytes) {
   if (!driver_.usable()) return 0;
-  if (const int error = unpin(address)) return error;
-  if (way_ == Way::register_ours)
-    if (const int error = ours_.unreserve(ours_.context, address, nbytes)) return error;
-  std::lock_guard lock(mutex_);
-  ranges_.erase(address);
-  return 0;
+  Range range;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::prev(ranges_.upper_bound(reinterpret_cast<std::uintptr_t>(address)));
+    found->second.returned += nbytes;
+    if (found->second.returned < found->second.size) return 0;
+    // Forgotten before it goes: whoever maps memory next may be given the same address.
+    range = found->second;
+    ranges_.erase(found);
+  }
+  if (const int error = unpin(range)) return error;
+  return way_ == Way::register_ours ? ours_.unreserve(ours_.context, range.base, range.size) : 0;
 }
 
 }  // namespace bigmem

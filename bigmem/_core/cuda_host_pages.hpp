@@ -23,24 +23,25 @@ class CudaHostPages final : public CudaPages {
 
  private:
   struct Range {
-    void* base;  // what the driver gave
+    void* base;  // what the driver gave, or was given
+    std::size_t size;
+    std::size_t returned;  // of it, in parts, by the arena
     bool pinned;
   };
 
   static CudaHostPages& of(void* context) { return *static_cast<CudaHostPages*>(context); }
   void* reserve(std::size_t nbytes, std::size_t alignment, PageSize page);
   int commit(void* address, std::size_t nbytes, PageSize page);
-  Decommitted decommit(void* address, std::size_t nbytes, PageSize page);
   int unreserve(void* address, std::size_t nbytes);
 
-  int unpin(void* address);
+  int unpin(const Range& range);
   int take_theirs(void** base, std::size_t nbytes);
 
   const cuda::Context context_;
   const std::shared_ptr<Fences> fences_;
   const Way way_;
   const PagesTable ours_ = anonymous_pages({});
-  std::map<void*, Range> ranges_;
+  std::map<std::uintptr_t, Range> ranges_;  // by the address that the arena knows
 };
 
 }  // namespace bigmem

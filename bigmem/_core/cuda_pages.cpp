@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -359,9 +360,11 @@ int CudaVirtualPages::wipe(std::uintptr_t begin, std::size_t nbytes) {
 int CudaVirtualPages::unreserve(std::uintptr_t begin) {
   if (!driver_.usable()) return 0;
   std::unique_lock lock(mutex_);
-  Region& region = region_of(begin);
-  await(lock, region, {0, region.units.size()});
+  await(lock, region_of(begin), {0, region_of(begin).units.size()});
+  // Forgotten before it goes: the next range that anybody reserves may begin there.
+  const auto node = regions_.extract(begin);
   lock.unlock();
+  const Region& region = node.mapped();
   const Calling calling(driver_);
   const Current current(driver_, context_);
   bool good = true;
@@ -372,11 +375,8 @@ int CudaVirtualPages::unreserve(std::uintptr_t begin) {
     if (state != none) good = unmap(region, chunk) && good;
   }
   if (!good) return EIO;
-  if (const Result result = driver_.address_free(region.reserved, region.reserved_size))
-    return note("cuMemAddressFree", result);
-  lock.lock();
-  regions_.erase(begin);
-  return 0;
+  const Result result = driver_.address_free(region.reserved, region.reserved_size);
+  return result == success ? 0 : note("cuMemAddressFree", result);
 }
 
 }  // namespace bigmem

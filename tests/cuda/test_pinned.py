@@ -296,3 +296,19 @@ def test_wiped_memory_is_zero_before_it_is_anyones(fake: _core.FakeCuda) -> None
     again = allocator.allocate(9 * MIB)
     assert again.address == address
     assert not np.frombuffer(memoryview(again), np.uint8).any()
+
+
+@pytest.mark.parametrize("mechanism", ["register", "alloc"])
+def test_a_block_given_up_in_parts_is_unpinned_as_a_whole(
+    fake: _core.FakeCuda, mechanism: str
+) -> None:
+    cuda = driver.loaded()
+    pages = _core.CudaPages(cuda.driver, 0, mechanism, cuda.fences)
+    begin = pages.reserve(12 * MIB, 4096)
+    assert pages.commit(begin, 12 * MIB) == 0
+    for offset in (8, 0, 4):  # whichever the workers take first
+        assert fake.memory() == 12 * MIB
+        assert pages.wipe(begin + offset * MIB, 4 * MIB) == 0
+        assert pages.decommit(begin + offset * MIB, 4 * MIB) == 0
+        assert pages.unreserve(begin + offset * MIB, 4 * MIB) == 0
+    assert fake.memory() == 0
