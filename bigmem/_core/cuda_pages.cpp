@@ -113,8 +113,8 @@ PagesTable CudaVirtualPages::table() {
   };
   // No child has these pages.
   table.set_wiped_on_fork = [](void*, void*, std::size_t, bool) { return 0; };
-  table.unreserve = [](void* context, void* address, std::size_t) {
-    return of(context).unreserve(reinterpret_cast<std::uintptr_t>(address));
+  table.unreserve = [](void* context, void* address, std::size_t nbytes) {
+    return of(context).unreserve(reinterpret_cast<std::uintptr_t>(address), nbytes);
   };
   table.zero_after_decommit = true;
   table.needs_commit = true;
@@ -143,7 +143,7 @@ void* CudaVirtualPages::reserve(std::size_t nbytes, std::size_t alignment) {
                                        : static_cast<std::uintptr_t>(reserved);
   try {
     Region region{begin, static_cast<std::uintptr_t>(reserved), size,
-                  std::vector<Unit>(nbytes / unit)};
+                  std::vector<Unit>(nbytes / unit), 0};
     std::lock_guard lock(mutex_);
     regions_.emplace(begin, std::move(region));
   } catch (const std::bad_alloc&) {
@@ -357,12 +357,16 @@ int CudaVirtualPages::wipe(std::uintptr_t begin, std::size_t nbytes) {
   return 0;
 }
 
-int CudaVirtualPages::unreserve(std::uintptr_t begin) {
+int CudaVirtualPages::unreserve(std::uintptr_t begin, std::size_t nbytes) {
   if (!driver_.usable()) return 0;
   std::unique_lock lock(mutex_);
-  await(lock, region_of(begin), {0, region_of(begin).units.size()});
+  // All of it at once: an arena may give it up in parts, where some of it was refused.
+  Region& whole = region_of(begin);
+  whole.returned += nbytes;
+  if (whole.returned < whole.units.size() * unit) return 0;
+  await(lock, whole, {0, whole.units.size()});
   // Forgotten before it goes: the next range that anybody reserves may begin there.
-  const auto node = regions_.extract(begin);
+  const auto node = regions_.extract(whole.begin);
   lock.unlock();
   const Region& region = node.mapped();
   const Calling calling(driver_);

@@ -79,6 +79,7 @@ class CudaVirtualPages final : public CudaPages {
     std::uintptr_t reserved;  // what the driver reserved begins here
     std::size_t reserved_size;
     std::vector<Unit> units;
+    std::size_t returned;  // of it, by the arena
   };
   struct Run {
     std::size_t first, last;  // units of a region
@@ -89,7 +90,7 @@ class CudaVirtualPages final : public CudaPages {
   int commit(std::uintptr_t begin, std::size_t nbytes);
   int decommit(std::uintptr_t begin, std::size_t nbytes);
   int wipe(std::uintptr_t begin, std::size_t nbytes);
-  int unreserve(std::uintptr_t begin);
+  int unreserve(std::uintptr_t begin, std::size_t nbytes);
 
   Region& region_of(std::uintptr_t address);
   static Run run_of(const Region& region, std::uintptr_t begin, std::size_t nbytes);

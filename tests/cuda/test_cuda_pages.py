@@ -221,3 +221,12 @@ def test_a_driver_that_lacks_a_function_is_refused() -> None:
     del functions["cuCtxRecordEvent"]
     with pytest.raises(_core.BigmemError, match=r"no cuCtxRecordEvent, which came with CUDA 12\.5"):
         _core.CudaDriver(functions)
+
+
+def test_a_range_given_up_in_parts_goes_as_a_whole(fake: _core.FakeCuda) -> None:
+    region = Region(fake)
+    assert region.commit(0, UNITS) == 0
+    for first, last in ((5, 9), (0, 5), (9, UNITS)):
+        assert region.units() == UNITS
+        assert region.pages.unreserve(*region.range(first, last)) == 0
+    assert region.units() == 0
