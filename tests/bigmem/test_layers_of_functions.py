@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from layer_times import Clock, flat
 
@@ -235,7 +235,6 @@ def test_a_decorated_generator_behaves_like_itself(calls: list[tuple[str, Any]])
 
 
 @given(CALLS)
-@settings(deadline=None)
 def test_a_decorated_async_generator_behaves_like_itself(calls: list[tuple[str, Any]]) -> None:
     async def play(function: Any) -> list[object]:
         log: list[object] = []
