@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench import machine, pinned_report
-from bench.gpu import Gpu, available
+from bench.device import Gpu, available
 from bench.pinned_contenders import CONTENDERS, Contender
 
 GIB, MIB = machine.GIB, machine.MIB
