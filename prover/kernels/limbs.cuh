@@ -14,6 +14,15 @@
 #define PROVER_CALL
 #endif
 
+// Arrays stay in registers only if every index into them is known to the compiler.
+#ifdef __CUDA_ARCH__
+#define PROVER_INLINE __forceinline__
+#define PROVER_UNROLL _Pragma("unroll")
+#else
+#define PROVER_INLINE inline
+#define PROVER_UNROLL
+#endif
+
 namespace prover {
 
 using u8 = unsigned char;

@@ -135,3 +135,12 @@ def _test_operation(
 
     ``arithmetic`` may also be "portable32", which is the device's.
     """
+
+def _emulate(
+    curve: str, kernel: str, blocks: int, threads: int, arguments: list[np.ndarray | int]
+) -> None:
+    """Run one of the device's kernels by the host compiler's build of its parts.
+
+    The arguments are those of the launch: C-contiguous arrays, whose sizes nobody checks, and
+    integers.
+    """

@@ -1,0 +1,1 @@
+"""The CUDA backend; importing the package imports no CuPy."""

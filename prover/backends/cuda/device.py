@@ -1,0 +1,162 @@
+"""One GPU through CuPy: memory, copies, kernels and when they are compiled."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from prover.curves import Curve
+from prover.errors import UnavailableBackend
+
+Array = Any
+"""An array in device memory: a ``cupy.ndarray``."""
+
+Bytes = NDArray[np.uint8]
+Notify = Callable[[str], None]
+
+_HERE = Path(__file__).parent
+_KERNELS = _HERE.parents[1] / "kernels"
+_CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
+_ARITHMETIC = "Portable<prover::u32>"
+_PIECE_BYTES = 64 << 20
+_SHARE = 0.95
+"""How much of the memory that is free at first is taken, unless a limit is given."""
+
+
+class Device:
+    """Memory of its own CuPy pool, a stream, and the kernels of both curves.
+
+    All that computes must happen inside `use`. Whatever does not fit raises MemoryError, after
+    which the device works as before.
+
+    Parameters
+    ----------
+    limit
+        Bytes of device memory at most; None for nearly all that is free now.
+    notify
+        Told in a line when kernels had to be compiled, which takes seconds once a machine.
+
+    Raises
+    ------
+    UnavailableBackend
+        Without CuPy or a GPU that works.
+    """
+
+    def __init__(self, limit: int | None = None, notify: Notify | None = None) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise UnavailableBackend(
+                f"the cuda backend needs CuPy ({_first_line(error)}); install bigmem[cuda12] or "
+                "bigmem[cuda13], or use --backend cpu"
+            ) from None
+        try:
+            self._device = cupy.cuda.Device()
+            free, total = self._device.mem_info
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise UnavailableBackend(
+                f"the cuda backend finds no usable NVIDIA GPU ({_first_line(error)}); "
+                "use --backend cpu"
+            ) from None
+        self._cupy = cupy
+        self._notify = notify
+        self._pool = cupy.cuda.MemoryPool()
+        self.limit = min(limit or int(free * _SHARE), total)
+        self._pool.set_limit(size=self.limit)
+        self._modules: dict[str, Any] = {}
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Allocate from the device's pool and run on its stream."""
+        with self._device, self._cupy.cuda.using_allocator(self._pool.malloc), self._stream:
+            yield
+
+    # Memory
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> Array:
+        """An array of unspecified content."""
+        return self._cupy.empty(shape, dtype)
+
+    def array(self, host: NDArray[Any]) -> Array:
+        """A copy of a small array of the host."""
+        return self._cupy.asarray(host)
+
+    def upload(self, rows: Bytes, drop: Callable[[Bytes], None] = lambda rows: None) -> Array:
+        """A copy of rows of any length, also of a mapped file; ``drop`` is told of each piece."""
+        out = self.empty(rows.shape)
+        step = max(1, _PIECE_BYTES // rows.shape[1])
+        for start in range(0, len(rows), step):
+            piece = rows[start : start + step]
+            out[start : start + step].set(piece)
+            drop(piece)
+        return out
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """A copy in host memory."""
+        host: NDArray[Any] = self._cupy.asnumpy(array)
+        return host
+
+    @property
+    def available(self) -> int:
+        """Bytes that can still be allocated, as far as the limit goes."""
+        return self.limit - int(self._pool.used_bytes())
+
+    def free_unused(self) -> None:
+        """Give what the pool holds and nobody uses back to the driver."""
+        self._pool.free_all_blocks()
+
+    # Kernels
+
+    def launch(
+        self, curve: Curve, kernel: str, blocks: int, threads: int, *arguments: object
+    ) -> None:
+        """Start a kernel of scalars.cu; arguments are arrays and NumPy scalars."""
+        if blocks > 0:
+            self._module(curve).get_function(kernel)((blocks,), (threads,), arguments)
+
+    def synchronize(self) -> None:
+        """Wait for everything that was started."""
+        self._stream.synchronize()
+
+    def _module(self, curve: Curve) -> Any:
+        if curve.name not in self._modules:
+            start = time.perf_counter()
+            module = self._cupy.RawModule(
+                code=source(curve, "scalars.cu"),
+                options=("--std=c++17", f"-I{_KERNELS}"),
+            )
+            module.compile()
+            self._modules[curve.name] = module
+            seconds = time.perf_counter() - start
+            if self._notify is not None and seconds > 1:
+                self._notify(
+                    f"compiled the GPU kernels of {curve.title} in {seconds:.1f} s, once for this "
+                    "machine: CuPy keeps them"
+                )
+        return self._modules[curve.name]
+
+
+def source(curve: Curve, file: str) -> str:
+    """A file of kernels for a curve.
+
+    CuPy looks its compiled kernels up by this text alone, so it must change with every header.
+    """
+    digest = hashlib.sha256()
+    for header in sorted(_KERNELS.glob("*.cuh")):
+        digest.update(header.read_bytes())
+    return (
+        f"// headers {digest.hexdigest()}\n"
+        f'#include "{curve.name}.cuh"\n'
+        f"using F = prover::{_CLASSES[curve.name]}<prover::{_ARITHMETIC}>::Fr;\n"
+        + (_HERE / file).read_text(encoding="utf-8")
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
