@@ -19,7 +19,9 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of scalars times points that a proof is made of, each of shape (1, bytes of a point).
+    """The sums of scalars times points that a proof is made of.
+
+    Each is a point, shape (1, bytes of a point).
 
     Attributes
     ----------

@@ -5,11 +5,14 @@ import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bigmem.cli._command import tell
 from prover.backends import BACKENDS
 from prover.errors import UsageError
 
 if TYPE_CHECKING:
     import bigmem
+    from prover.backends.base import Backend
+    from prover.formats.zkey import ProvingKey
 
 
 def add_proving_options(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +24,19 @@ def add_proving_options(parser: argparse.ArgumentParser) -> None:
         help="where a proof's vectors come from: system, mapped, dontneed, deferred, recycle, or "
         "a plug-in's (default: the process default, see BIGMEM_ALLOCATOR)",
     )
-    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="auto: a GPU for large circuits, where there is one",
+    )
+    parser.add_argument(
+        "--device-memory",
+        type=_size,
+        metavar="LIMIT",
+        help="GPU memory to use at most, for example 4GiB; a key that does not fit is streamed "
+        "(default: nearly all that is free)",
+    )
     parser.add_argument(
         "--threads",
         type=number(0, 1024),
@@ -41,6 +56,34 @@ def number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _size(text: str) -> int:
+    from bigmem import BigmemError
+    from bigmem.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except BigmemError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def backend_for(key: "ProvingKey", arguments: argparse.Namespace) -> "Backend":
+    """The backend that the options of `add_proving_options` ask for.
+
+    Raises
+    ------
+    UnavailableBackend
+    """
+    from prover.backends import get_backend
+
+    return get_backend(
+        arguments.backend,
+        threads=arguments.threads,
+        domain=key.domain,
+        device_memory=arguments.device_memory,
+        notify=lambda line: tell(f"{line}\n"),
+    )
 
 
 def allocator_named(name: str | None) -> "bigmem.Allocator":

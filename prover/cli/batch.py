@@ -33,7 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make, check and write all proofs; print one line for each and a summary."""
     import bigmem
-    from prover.backends import get_backend
     from prover.formats.zkey import ProvingKey
     from prover.outputs import check_targets
     from prover.pipeline.batch import Batch, write_figures
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     batch = Batch(
         key,
         arguments.witnesses,
-        backend=get_backend(arguments.backend, threads=arguments.threads),
+        backend=_options.backend_for(key, arguments),
         allocator=allocator,
         repeat=arguments.repeat,
         folder=arguments.out,

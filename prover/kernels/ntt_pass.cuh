@@ -181,10 +181,10 @@ PROVER_INLINE void run_round(F* x, const F* twiddles, const F* factors, const Pa
   const int last = pass.windows() - 1;
   const bool splits = way != Way::merge && round <= last;
   const bool merges = way == Way::merge || (way == Way::turn && round >= last);
-  const int number = way == Way::split                    ? round
-                     : way == Way::merge                  ? last - round
-                     : round <= last                      ? round
-                                                          : 2 * last - round;
+  const int number = way == Way::split   ? round
+                     : way == Way::merge ? last - round
+                     : round <= last     ? round
+                                         : 2 * last - round;
   const Window window = Window::of(pass, number);
   const u32 place = window.place(thread);
   const u32 index = pass.base(tile) + pass.offset(place);
@@ -200,7 +200,8 @@ PROVER_INLINE void run_round(F* x, const F* twiddles, const F* factors, const Pa
     for (u32 i = 0; i < held; ++i) held_elements[i] = shared.get(place + (i << window.begin));
   }
   if (splits) split_window(held_elements, twiddles, prefix, window.done());
-  if (way == Way::turn && round == last) scale_window(held_elements, twiddles, factors, index, pass.log);
+  if (way == Way::turn && round == last)
+    scale_window(held_elements, twiddles, factors, index, pass.log);
   if (merges) merge_window(held_elements, twiddles, prefix, window.done());
   if (round == rounds(way, pass) - 1) {
     PROVER_UNROLL

@@ -1,5 +1,5 @@
-// The device's kernels, run by the host for the tests: thread after thread between the barriers of a
-// block, block after block, with the arguments of a launch.
+// The device's kernels, run by the host for the tests: thread after thread between the barriers of
+// a block, block after block, with the arguments of a launch.
 #include <stdexcept>
 #include <vector>
 
@@ -14,6 +14,21 @@ namespace prover {
 namespace {
 
 using nb::literals::operator""_a;
+
+// Whether the threads of every warp find their places of a tile in different banks of the shared
+// memory, in every window
+template <class F>
+constexpr bool banks_differ() {
+  for (int begin = 0; begin + held_log <= tile_log; ++begin)
+    for (u32 warp = 0; warp < tile_threads; warp += 32) {
+      u32 banks = 0;
+      for (u32 thread = warp; thread < warp + 32; ++thread)
+        banks |= u32(1) << (Tile<F>::spread(Window{begin, begin + held_log}.place(thread)) % 32);
+      if (banks != ~u32(0)) return false;
+    }
+  return true;
+}
+static_assert(banks_differ<Bn128<Portable<u32>>::Fr>(), "threads of a warp wait for each other");
 
 // The arguments of a launch: arrays of any type as pointers, and integers
 class Arguments {
@@ -72,8 +87,7 @@ void odd_coset_of_few(const Arguments& a, std::size_t blocks, std::size_t thread
 template <class F>
 void extend_twiddles(const Arguments& a) {
   const u32 filled = a.integer<u32>(2);
-  for (u32 i = 0; i < filled; ++i)
-    a.array<F>(0)[filled + i] = a.array<F>(0)[i] * *a.array<F>(1);
+  for (u32 i = 0; i < filled; ++i) a.array<F>(0)[filled + i] = a.array<F>(0)[i] * *a.array<F>(1);
 }
 
 template <class F>

@@ -59,7 +59,7 @@ class Device:
             self._device = cupy.cuda.Device()
             free, total = self._device.mem_info
             self._stream = cupy.cuda.Stream(non_blocking=True)
-        except cupy.cuda.runtime.CUDARuntimeError as error:
+        except RuntimeError as error:  # CuPy's own errors are such
             raise UnavailableBackend(
                 f"the cuda backend finds no usable NVIDIA GPU ({_first_line(error)}); "
                 "use --backend cpu"
@@ -104,8 +104,10 @@ class Device:
 
     @property
     def available(self) -> int:
-        """Bytes that can still be allocated, as far as the limit goes."""
-        return self.limit - int(self._pool.used_bytes())
+        """Bytes that can still be allocated, if no gaps are in the way."""
+        free, _ = self._device.mem_info
+        within_limit = self.limit - self._pool.used_bytes()
+        return int(min(within_limit, free + self._pool.free_bytes()))
 
     def free_unused(self) -> None:
         """Give what the pool holds and nobody uses back to the driver."""

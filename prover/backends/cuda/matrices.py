@@ -62,9 +62,7 @@ class Matrices:
         rows = (self.starts, self.entries, self.coefficients, witness, out)
         blocks = -(-len(self.short) // _SHORT_ROW_THREADS)
         count = np.uint32(len(self.short))
-        device.launch(
-            curve, "short_rows", blocks, _SHORT_ROW_THREADS, self.short, count, *rows
-        )
+        device.launch(curve, "short_rows", blocks, _SHORT_ROW_THREADS, self.short, count, *rows)
         device.launch(curve, "long_rows", len(self.long), LONG_ROW_THREADS, self.long, *rows)
 
 

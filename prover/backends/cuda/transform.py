@@ -1,5 +1,7 @@
 """Number-theoretic transforms in device memory: the passes of one, and the table they read."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from prover.backends.cuda.device import Array, Device
@@ -23,7 +25,7 @@ def plan_passes(log: int, most: int = MOST_STAGES) -> list[tuple[int, int]]:
     """
     count = -(-log // most)
     bounds = [log * i // count for i in range(count + 1)]
-    return [(begin, end - begin) for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [(begin, end - begin) for begin, end in pairwise(bounds)]
 
 
 def montgomery(curve: Curve, values: list[int]) -> np.ndarray:
@@ -84,8 +86,9 @@ class Transform:
             self._pass("merge_pass", x, (self._table(log),), stages)
 
     def drop(self) -> None:
-        """Forget the table."""
+        """Forget all tables."""
         self._twiddles = None
+        self._factors.clear()
 
     def _pass(
         self, kernel: str, x: Array, tables: tuple[Array, ...], stages: tuple[int, int]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from prover.backends.cpu import _cpu
-from prover.curves import Curve
+from prover.curves import CURVES, Curve
 
 
 class EmulatedDevice:
@@ -20,10 +21,13 @@ class EmulatedDevice:
         The most bytes of vectors that lived at one time.
     uploaded
         Bytes that `upload` copied.
+    refusals
+        How many allocations from now on fail, whatever their size.
     """
 
     def __init__(self, limit: int = 1 << 40) -> None:
         self.limit = limit
+        self.refusals = 0
         self.peak = 0
         self.uploaded = 0
         self._used = 0
@@ -34,7 +38,8 @@ class EmulatedDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: object = np.uint8) -> np.ndarray:
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if self._used + nbytes > self.limit:
+        if self.refusals > 0 or self._used + nbytes > self.limit:
+            self.refusals = max(0, self.refusals - 1)
             raise MemoryError
         return _Tracked.make(self, np.full(nbytes, 0xA5, np.uint8).view(dtype).reshape(shape))
 
@@ -71,6 +76,10 @@ class EmulatedDevice:
         if blocks > 0:
             _cpu._emulate(curve.name, kernel, blocks, threads, plain)
 
+    @property
+    def used(self) -> int:
+        return self._used
+
     def count(self, nbytes: int) -> None:
         self._used += nbytes
         self.peak = max(self.peak, self._used)
@@ -91,3 +100,37 @@ class _Tracked(np.ndarray):
     def __del__(self) -> None:
         if self.device is not None:
             self.device.count(-self.nbytes)
+
+
+@pytest.fixture
+def make_device() -> type[EmulatedDevice]:
+    return EmulatedDevice
+
+
+@pytest.fixture
+def device() -> EmulatedDevice:
+    return EmulatedDevice()
+
+
+@pytest.fixture(params=list(CURVES))
+def curve(request: pytest.FixtureRequest) -> Curve:
+    return CURVES[request.param]
+
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture
+def random_scalars(
+    generator: np.random.Generator, curve: Curve
+) -> Callable[[tuple[int, ...]], np.ndarray]:
+    """Uniform rows of 252 bits, which is below both orders."""
+
+    def make(shape: tuple[int, ...]) -> np.ndarray:
+        data = generator.integers(0, 256, (*shape, 32), np.uint8)
+        data[..., 31] &= 0x0F
+        return data
+
+    return make

@@ -1,0 +1,195 @@
+"""The CUDA backend: a proof whose vectors never leave the device."""
+
+import threading
+from typing import Any, ClassVar
+
+import numpy as np
+
+import bigmem
+from bigmem.sizes import format_size
+from prover.backends.base import Backend, Bytes, Sums
+from prover.backends.cpu.backend import CpuBackend
+from prover.backends.cuda.device import Array, Device
+from prover.backends.cuda.matrices import Matrices, compress
+from prover.backends.cuda.msm import Msm
+from prover.backends.cuda.resident import Resident
+from prover.backends.cuda.transform import Transform
+from prover.curves import SCALAR_BYTES, Curve
+from prover.errors import OutOfDeviceMemory
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+
+_LEAST_CHUNK = 1 << 10
+"""Points of a chunk, unless there are fewer: with less, the copies cost more than the sums."""
+
+_THREADS = 256
+_RESERVE = 0.02
+"""Of the device's memory: what its pool loses to rounding and to gaps."""
+
+
+class CudaBackend(Backend):
+    """Arithmetic of a proof on one GPU; single points are added on the CPU.
+
+    The parts of a key stay on the device for later proofs as far as they fit beside a proof's
+    vectors. What does not fit is copied in chunks in every proof. One proof runs at a time.
+
+    Parameters
+    ----------
+    device
+        Where to compute.
+    """
+
+    name: ClassVar[str] = "cuda"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._host = CpuBackend()
+        self._resident: Resident[Any] = Resident()
+        self._transforms: dict[str, Transform] = {}
+        self._msm = Msm(device)
+        self._lock = threading.Lock()
+
+    def sums(
+        self, key: ProvingKey, witness: Witness, allocator: bigmem.Allocator | None = None
+    ) -> Sums:
+        """See `Backend`; ``allocator`` is not used.
+
+        Raises
+        ------
+        OutOfDeviceMemory
+            If not even the vectors fit; the backend stays usable.
+        """
+        with self._lock, self._device.use():
+            # If memory was lost to others or to gaps: once more, with nothing kept.
+            for room in (self._room(key), 0):
+                try:
+                    return self._sums(key, witness, room)
+                except MemoryError:
+                    pass
+                self._give_back()
+        raise OutOfDeviceMemory(
+            f"{key.path}: a proof needs {format_size(self._vector_bytes(key))} of GPU memory for its "
+            f"vectors and some for its sums, of {format_size(self._device.limit)} that may be used; "
+            "use --backend cpu"
+        )
+
+    def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:
+        """See `Backend`."""
+        return self._host.add(curve, group, p, q)
+
+    def scale(self, curve: Curve, group: int, p: Bytes, scalar: int) -> Bytes:
+        """See `Backend`."""
+        return self._host.scale(curve, group, p, scalar)
+
+    # The steps of a proof
+
+    def _sums(self, key: ProvingKey, witness: Witness, room: int) -> Sums:
+        with bigmem.layer("witness"):
+            w = self._device.upload(witness.values)
+            witness.drop()
+            self._device.synchronize()
+        h = self._quotient_values(key, w, room)
+
+        def msm(name: str, group: int, points: Bytes, scalars: Array) -> Bytes:
+            with bigmem.layer(f"msm {name}"):
+                return self._sum(key, name, group, points, scalars, room)
+
+        sum_h = msm("H", 1, key.h1, h)
+        del h
+        return Sums(
+            h=sum_h,
+            a=msm("A", 1, key.a1, w),
+            b1=msm("B1", 1, key.b1, w),
+            b2=msm("B2", 2, key.b2, w),
+            c=msm("C", 1, key.c1, w[key.public + 1 :]),
+        )
+
+    def _quotient_values(self, key: ProvingKey, w: Array, room: int) -> Array:
+        """The steps of `prover.qap.quotient_values`, on the device."""
+        device, curve, n = self._device, key.curve, key.domain
+        blocks = -(-n // _THREADS)
+        vectors = device.empty((3, n, SCALAR_BYTES))
+        a, b, c = vectors
+        with bigmem.layer("sparse"):
+            matrices = self._matrices(key, room)
+            matrices.multiply(device, curve, w, vectors[:2])
+            device.launch(curve, "multiply", blocks, _THREADS, a, b, c, np.uint64(n))
+            device.synchronize()
+            del matrices
+        with bigmem.layer("ntt"):
+            self._transform(curve).odd_coset(vectors)
+            h = device.empty((n, SCALAR_BYTES))
+            device.launch(curve, "quotient", blocks, _THREADS, a, b, c, h, np.uint64(n))
+            device.synchronize()
+        return h
+
+    def _matrices(self, key: ProvingKey, room: int) -> Matrices:
+        found: Matrices | None = self._resident.find(key, "matrices")
+        if found is not None:
+            return found
+        host = compress(key.coefficients, key.domain, key.drop)
+
+        def make() -> Matrices:
+            return host.to_device(self._device)
+
+        kept: Matrices | None = self._resident.keep(key, "matrices", host.nbytes, room, make)
+        return make() if kept is None else kept
+
+    def _sum(
+        self, key: ProvingKey, name: str, group: int, points: Bytes, scalars: Array, room: int
+    ) -> Bytes:
+        def make() -> Array:
+            return self._device.upload(points, key.drop)
+
+        kept: Array | None = self._resident.find(key, name)
+        if kept is None:
+            kept = self._resident.keep(key, name, points.nbytes, room, make)
+        if kept is not None:
+            return self._msm.run(key.curve, group, kept, scalars)
+        return self._streamed_sum(key, group, points, scalars)
+
+    def _streamed_sum(self, key: ProvingKey, group: int, points: Bytes, scalars: Array) -> Bytes:
+        chunk = self._chunk(key.curve, group, len(points))
+        total = np.zeros((1, points.shape[1]), np.uint8)  # infinity
+        for start in range(0, len(points), chunk):
+            piece = points[start : start + chunk]
+            some = self._device.upload(piece, key.drop)
+            partial = self._msm.run(key.curve, group, some, scalars[start : start + chunk])
+            total = self.add(key.curve, group, total, partial)
+            del some
+        return total
+
+    def _chunk(self, curve: Curve, group: int, n: int) -> int:
+        """The most points at a time for which points and workspace fit."""
+        available = self._device.available * (1 - _RESERVE)
+        row = curve.point_bytes(group)
+        while n > _LEAST_CHUNK and n * row + self._msm.workspace(curve, group, n) > available:
+            n = -(-n // 2)
+        return max(n, 1)
+
+    def _transform(self, curve: Curve) -> Transform:
+        return self._transforms.setdefault(curve.name, Transform(self._device, curve))
+
+    # Memory
+
+    def _room(self, key: ProvingKey) -> int:
+        """Bytes that parts of keys may take beside a proof of this one."""
+        sizes = [(1, key.h1), (1, key.a1), (1, key.b1), (2, key.b2), (1, key.c1)]
+        workspace = max(self._msm.workspace(key.curve, g, len(points)) for g, points in sizes)
+        table = Transform.table_bytes(key.domain)
+        vectors = self._vector_bytes(key) - table
+        # While the sums are made, only w and h are left of the vectors.
+        during_sums = (len(key.a1) + key.domain) * SCALAR_BYTES + workspace
+        needed = max(vectors, during_sums) + table
+        return max(0, int(self._device.limit * (1 - _RESERVE)) - needed)
+
+    def _vector_bytes(self, key: ProvingKey) -> int:
+        """w, a, b, c, h, and the twiddles."""
+        scalars = key.signals + 4 * key.domain
+        return scalars * SCALAR_BYTES + Transform.table_bytes(key.domain)
+
+    def _give_back(self) -> None:
+        self._resident.shrink(0)
+        for transform in self._transforms.values():
+            transform.drop()
+        self._device.free_unused()

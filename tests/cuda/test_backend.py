@@ -1,0 +1,124 @@
+"""Whole proofs by the CUDA backend on an emulated device: the bytes of the CPU backend's."""
+
+import sys
+
+import pytest
+
+import bigmem
+from prover import backends
+from prover.backends import get_backend
+from prover.backends.cuda.backend import CudaBackend
+from prover.errors import OutOfDeviceMemory, UnavailableBackend
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+from prover.groth16 import prove
+
+
+def bytes_of(key, witness, backend):
+    proof = prove(key, witness, backend=backend, r=123456789, s=key.curve.r - 5)
+    return proof.a.tobytes() + proof.b.tobytes() + proof.c.tobytes()
+
+
+@pytest.fixture
+def opened(circuit):
+    return ProvingKey.open(circuit.key), Witness.open(circuit.witness)
+
+
+@pytest.fixture
+def large(multiplier):
+    """The largest fixture of each curve."""
+    folder = multiplier.folder.parent / "manypub"
+    return ProvingKey.open(folder / "circuit.zkey"), Witness.open(folder / "witness.wtns")
+
+
+def test_proofs_equal_the_cpu_backends(opened, device):
+    assert bytes_of(*opened, CudaBackend(device)) == bytes_of(*opened, get_backend("cpu"))
+
+
+def test_a_second_proof_copies_the_witness_only(opened, device):
+    key, witness = opened
+    backend = CudaBackend(device)
+    first = bytes_of(key, witness, backend)
+    before, used = device.uploaded, device.used
+    assert bytes_of(key, witness, backend) == first
+    assert device.uploaded - before == witness.values.nbytes
+    assert device.used == used
+
+
+def test_proofs_under_any_limit(large, make_device):
+    expected = bytes_of(*large, get_backend("cpu"))
+    roomy = make_device()
+    bytes_of(*large, CudaBackend(roomy))
+    copied, outcomes = set(), set()
+    for limit in range(roomy.peak, 10_000, -7_000):
+        device = make_device(limit)
+        backend = CudaBackend(device)
+        try:
+            bytes_of(*large, backend)
+            device.uploaded = 0
+            assert bytes_of(*large, backend) == expected
+            copied.add(device.uploaded)
+            outcomes.add("proved")
+        except OutOfDeviceMemory as error:
+            outcomes.add("refused")
+            assert "GPU memory" in str(error)
+            assert device.used == 0
+        assert device.peak <= limit
+    assert outcomes == {"proved", "refused"}
+    assert len(copied) > 3  # from nothing but the witness to all of the key
+
+
+def test_a_refused_allocation_costs_nothing_but_time(large, device):
+    backend = CudaBackend(device)
+    expected = bytes_of(*large, backend)
+    for _ in range(2):
+        device.refusals = 1
+        assert bytes_of(*large, backend) == expected
+    device.refusals = 2
+    with pytest.raises(OutOfDeviceMemory):
+        bytes_of(*large, backend)
+    assert bytes_of(*large, backend) == expected
+
+
+def test_keys_make_room_for_each_other(large, make_device):
+    key, witness = large
+    roomy = make_device()
+    expected = bytes_of(key, witness, CudaBackend(roomy))
+    device = make_device(roomy.peak * 5 // 4)
+    backend = CudaBackend(device)
+    keys = [key, ProvingKey.open(key.path)]
+    for one in keys * 2:
+        assert bytes_of(one, witness, backend) == expected
+    assert device.peak <= device.limit
+
+
+def test_layers_are_those_of_the_cpu_backend(large, device):
+    names = []
+    for backend in (get_backend("cpu"), CudaBackend(device)):
+        with bigmem.record_layers() as recorded:
+            bytes_of(*large, backend)
+        (proving,) = recorded().layers
+        names.append([layer.name for layer in proving.layers])
+    assert names[0] == names[1]
+
+
+@pytest.fixture
+def no_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+def test_without_cupy(no_cupy):
+    with pytest.raises(UnavailableBackend, match="CuPy .*--backend cpu"):
+        get_backend("cuda")
+    assert get_backend("auto", domain=1 << 20).name == "cpu"
+
+
+def test_small_circuits_never_look_for_a_gpu(monkeypatch):
+    def fail(*arguments):
+        raise AssertionError
+
+    monkeypatch.setattr("prover.backends.cuda.device.Device.__init__", fail)
+    assert get_backend("auto").name == "cpu"
+    assert get_backend("auto", domain=backends.GPU_DOMAIN // 2).name == "cpu"
+    with pytest.raises(AssertionError):
+        get_backend("auto", domain=backends.GPU_DOMAIN)
