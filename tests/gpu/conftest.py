@@ -75,6 +75,7 @@ class Program:
 
 
 PROGRAMS: dict[tuple[str, ...], Program] = {}
+DEVICES: list[Any] = []
 
 
 def compile_program(curve: str, file: str, head: str, names: tuple[str, ...]) -> Program:
@@ -131,6 +132,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         show(f"{program.title}: {program.spilled()} bytes spilled")
         for name, kernel in program.kernels.items():
             show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
+    used = {(title, name): kernel for one in DEVICES for title, name, kernel in one.kernels()}
+    for (title, name), kernel in sorted(used.items()):
+        show(f"{f'{title} {name}':<44}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
+
+
+@pytest.fixture
+def gpu_devices() -> list[Any]:
+    """Devices of the CUDA backend whose kernels the summary shall tell of."""
+    return DEVICES
 
 
 def driver_version() -> str:

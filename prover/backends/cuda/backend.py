@@ -68,9 +68,9 @@ class CudaBackend(Backend):
                     pass
                 self._give_back()
         raise OutOfDeviceMemory(
-            f"{key.path}: a proof needs {format_size(self._vector_bytes(key))} of GPU memory for its "
-            f"vectors and some for its sums, of {format_size(self._device.limit)} that may be used; "
-            "use --backend cpu"
+            f"{key.path}: a proof needs {format_size(self._vector_bytes(key))} of GPU memory for "
+            f"its vectors and some for its sums, of {format_size(self._device.limit)} that may be "
+            "used; use --backend cpu"
         )
 
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:

@@ -70,6 +70,7 @@ class Device:
         self.limit = min(limit or int(free * _SHARE), total)
         self._pool.set_limit(size=self.limit)
         self._modules: dict[str, Any] = {}
+        self._kernels: dict[tuple[str, str], Any] = {}
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -109,6 +110,11 @@ class Device:
         within_limit = self.limit - self._pool.used_bytes()
         return int(min(within_limit, free + self._pool.free_bytes()))
 
+    @property
+    def held(self) -> int:
+        """Bytes that the pool has of the driver, in use or not."""
+        return int(self._pool.total_bytes())
+
     def free_unused(self) -> None:
         """Give what the pool holds and nobody uses back to the driver."""
         self._pool.free_all_blocks()
@@ -119,8 +125,17 @@ class Device:
         self, curve: Curve, kernel: str, blocks: int, threads: int, *arguments: object
     ) -> None:
         """Start a kernel of scalars.cu; arguments are arrays and NumPy scalars."""
-        if blocks > 0:
-            self._module(curve).get_function(kernel)((blocks,), (threads,), arguments)
+        if blocks == 0:
+            return
+        name = curve.name, kernel
+        if name not in self._kernels:
+            self._kernels[name] = self._module(curve).get_function(kernel)
+        self._kernels[name]((blocks,), (threads,), arguments)
+
+    def kernels(self) -> Iterator[tuple[str, str, Any]]:
+        """(curve, name, CuPy's kernel) of every kernel that was launched."""
+        for (curve, name), kernel in self._kernels.items():
+            yield curve, name, kernel
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
