@@ -14,6 +14,15 @@
 #define PROVER_CALL
 #endif
 
+// Register arrays must be indexed by constants.
+#ifdef __CUDA_ARCH__
+#define PROVER_UNROLL _Pragma("unroll")
+#define PROVER_NO_UNROLL _Pragma("unroll 1")
+#else
+#define PROVER_UNROLL
+#define PROVER_NO_UNROLL
+#endif
+
 namespace prover {
 
 using u8 = unsigned char;
