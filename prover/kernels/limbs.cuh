@@ -14,13 +14,13 @@
 #define PROVER_CALL
 #endif
 
-// Arrays stay in registers only if every index into them is known to the compiler.
+// Register arrays must be indexed by constants.
 #ifdef __CUDA_ARCH__
-#define PROVER_INLINE __forceinline__
 #define PROVER_UNROLL _Pragma("unroll")
+#define PROVER_NO_UNROLL _Pragma("unroll 1")
 #else
-#define PROVER_INLINE inline
 #define PROVER_UNROLL
+#define PROVER_NO_UNROLL
 #endif
 
 namespace prover {

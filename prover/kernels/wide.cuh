@@ -5,6 +5,12 @@
 
 #include "limbs.cuh"
 
+#ifdef __CUDA_ARCH__
+#define PROVER_INLINE __forceinline__
+#else
+#define PROVER_INLINE inline
+#endif
+
 namespace prover {
 
 #ifdef __CUDA_ARCH__

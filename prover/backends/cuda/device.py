@@ -22,7 +22,6 @@ Notify = Callable[[str], None]
 _HERE = Path(__file__).parent
 _KERNELS = _HERE.parents[1] / "kernels"
 _CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
-_ARITHMETIC = "Portable<prover::u32>"
 _PIECE_BYTES = 64 << 20
 _SHARE = 0.95
 """How much of the memory that is free at first is taken, unless a limit is given."""
@@ -169,8 +168,8 @@ def source(curve: Curve, file: str) -> str:
         digest.update(header.read_bytes())
     return (
         f"// headers {digest.hexdigest()}\n"
-        f'#include "{curve.name}.cuh"\n'
-        f"using F = prover::{_CLASSES[curve.name]}<prover::{_ARITHMETIC}>::Fr;\n"
+        f'#include "{curve.name}.cuh"\n#include "ptx.cuh"\n'
+        f"using F = prover::{_CLASSES[curve.name]}<prover::Ptx>::Fr;\n"
         + (_HERE / file).read_text(encoding="utf-8")
     )
 
