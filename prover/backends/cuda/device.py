@@ -140,15 +140,17 @@ class Device:
         """Wait for everything that was started."""
         self._stream.synchronize()
 
+    def compile(self, curve: Curve, file: str, tail: str = "") -> Any:
+        """The module of a file of kernels, and of more source after it."""
+        options = ("--std=c++17", f"-I{_KERNELS}")
+        module = self._cupy.RawModule(code=source(curve, file, tail), options=options)
+        module.compile()
+        return module
+
     def _module(self, curve: Curve) -> Any:
         if curve.name not in self._modules:
             start = time.perf_counter()
-            module = self._cupy.RawModule(
-                code=source(curve, "scalars.cu"),
-                options=("--std=c++17", f"-I{_KERNELS}"),
-            )
-            module.compile()
-            self._modules[curve.name] = module
+            self._modules[curve.name] = self.compile(curve, "scalars.cu")
             seconds = time.perf_counter() - start
             if self._notify is not None and seconds > 1:
                 self._notify(
@@ -158,8 +160,8 @@ class Device:
         return self._modules[curve.name]
 
 
-def source(curve: Curve, file: str) -> str:
-    """A file of kernels for a curve.
+def source(curve: Curve, file: str, tail: str = "") -> str:
+    """A file of kernels for a curve, and what follows it.
 
     CuPy looks its compiled kernels up by this text alone, so it must change with every header.
     """
@@ -171,6 +173,7 @@ def source(curve: Curve, file: str) -> str:
         f'#include "{curve.name}.cuh"\n#include "ptx.cuh"\n'
         f"using F = prover::{_CLASSES[curve.name]}<prover::Ptx>::Fr;\n"
         + (_HERE / file).read_text(encoding="utf-8")
+        + tail
     )
 
 

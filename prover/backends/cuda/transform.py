@@ -45,7 +45,7 @@ class Transform:
 
     def __init__(self, device: Device, curve: Curve, most_stages: int = MOST_STAGES) -> None:
         self._device = device
-        self._curve = curve
+        self.curve = curve
         self._most_stages = most_stages
         self._twiddles: Array | None = None
         self._factors: dict[int, Array] = {}
@@ -103,10 +103,10 @@ class Transform:
         if self._twiddles is None or len(self._twiddles) < count:
             self._twiddles = None  # its memory first
             table = self._device.empty((count, SCALAR_BYTES))
-            table[:1] = self._device.array(montgomery(self._curve, [1]))
+            table[:1] = self._device.array(montgomery(self.curve, [1]))
             level = 0
             while 1 << level < count:
-                root = montgomery(self._curve, [self._curve.root_of_unity(4 << level)])
+                root = montgomery(self.curve, [self.curve.root_of_unity(4 << level)])
                 filled = 1 << level
                 threads = _SMALL_THREADS
                 arguments = (table, self._device.array(root), np.uint32(filled))
@@ -118,15 +118,15 @@ class Transform:
     def _factors_of(self, log: int) -> Array:
         """1 / N and omega_2N / N."""
         if log not in self._factors:
-            inverse = pow(1 << log, -1, self._curve.r)
-            root = self._curve.root_of_unity(2 << log)
+            inverse = pow(1 << log, -1, self.curve.r)
+            root = self.curve.root_of_unity(2 << log)
             self._factors[log] = self._device.array(
-                montgomery(self._curve, [inverse, root * inverse])
+                montgomery(self.curve, [inverse, root * inverse])
             )
         return self._factors[log]
 
     def _launch(self, kernel: str, blocks: int, threads: int, *arguments: object) -> None:
-        self._device.launch(self._curve, kernel, blocks, threads, *arguments)
+        self._device.launch(self.curve, kernel, blocks, threads, *arguments)
 
 
 def _sizes(x: Array) -> tuple[int, int]:
