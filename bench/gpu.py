@@ -34,6 +34,7 @@ from prover.backends.cpu import _cpu
 from prover.backends.cuda.backend import CudaBackend
 from prover.backends.cuda.device import Bytes, Device
 from prover.backends.cuda.matrices import compress
+from prover.backends.cuda.program import OPTIONS, source
 from prover.backends.cuda.transform import TILE_LOG, Transform
 from prover.curves import CURVES, Curve
 from prover.formats.wtns import Witness
@@ -292,16 +293,19 @@ def stand_in(curve: Curve, log: int, kind: str) -> tuple[ProvingKey, Witness]:
 
 def measure_ceilings(run: Run) -> None:
     """Copies in device memory, and products in either scalar field."""
+    import cupy
+
     device = run.device
-    source, target = device.empty((2 << 30,)), device.empty((2 << 30,))
-    source[...] = 7
-    milliseconds = events_ms(target.__setitem__, ..., source)
+    original, copy = device.empty((2 << 30,)), device.empty((2 << 30,))
+    original[...] = 7
+    milliseconds = events_ms(copy.__setitem__, ..., original)
     run.figures["copy_TB_s"] = 4.294967296 / milliseconds
     print(f"copies {run.figures['copy_TB_s']:.2f} TB/s", flush=True)
-    del source, target
+    del original, copy
     rng = np.random.default_rng(3)
     for curve in CURVES.values():
-        kernel = device.compile(curve, "scalars.cu", _PRODUCTS).get_function("products")
+        code = source(curve, "scalars.cu", tail=_PRODUCTS)
+        kernel = cupy.RawModule(code=code, options=OPTIONS).get_function("products")
         threads, blocks, count = 256, 132 * 16, 256
         x = device.array(random_scalars((2 * threads * blocks,), rng))
         milliseconds = events_ms(kernel, (blocks,), (threads,), (x, np.int32(count)))
@@ -453,10 +457,11 @@ def describe_gpu() -> dict[str, Any]:
 
 def kernel_report(run: Run) -> None:
     """Registers and local memory of every kernel that ran."""
-    head = ["curve", "kernel", "registers", "local bytes"]
-    for curve, name, kernel in run.device.kernels():
-        cells = [curve, name, str(kernel.num_regs), str(kernel.local_size_bytes)]
-        run.row("Kernels", head, cells)
+    head = ["program", "kernel", "registers", "local bytes"]
+    for title, program in run.device.programs().items():
+        for name, kernel in program.used().items():
+            cells = [title, name, str(kernel.num_regs), str(kernel.local_size_bytes)]
+            run.row("Kernels", head, cells)
 
 
 def main() -> int:

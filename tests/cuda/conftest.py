@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from prover.backends.cpu import _cpu
+from prover.backends.cuda.backend import CudaBackend
 from prover.curves import CURVES, Curve
 
 
@@ -49,10 +50,14 @@ class EmulatedDevice:
         return out
 
     def upload(
-        self, rows: np.ndarray, drop: Callable[[np.ndarray], None] = lambda rows: None
+        self,
+        rows: np.ndarray,
+        out: np.ndarray | None = None,
+        drop: Callable[[np.ndarray], None] = lambda rows: None,
     ) -> np.ndarray:
         self.uploaded += rows.nbytes
-        out = self.array(rows)
+        out = self.empty(rows.shape) if out is None else out
+        out[...] = rows
         drop(rows)
         return out
 
@@ -100,6 +105,33 @@ class _Tracked(np.ndarray):
     def __del__(self) -> None:
         if self.device is not None:
             self.device.count(-self.nbytes)
+
+
+class HostPointSums:
+    """Sums by the CPU, with a workspace on the device all the same."""
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self.device = device
+
+    def workspace(self, curve: Curve, group: int, n: int) -> int:
+        return 20 * n + 1000 * group
+
+    def sort(self, curve: Curve, scalars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return scalars, self.device.empty((20 * len(scalars),))
+
+    def add(
+        self, curve: Curve, group: int, points: np.ndarray, scalars: tuple[np.ndarray, np.ndarray]
+    ) -> np.ndarray:
+        buckets = self.device.empty((1000 * group,))
+        space = np.empty(_cpu.msm_workspace(curve.name, group, len(points)), np.uint8)
+        given = (np.array(points), np.array(scalars[0]))
+        del buckets
+        return _cpu.msm(curve.name, group, *given, space).reshape(1, -1)
+
+
+@pytest.fixture
+def make_backend() -> Callable[[EmulatedDevice], CudaBackend]:
+    return lambda device: CudaBackend(device, HostPointSums(device))
 
 
 @pytest.fixture

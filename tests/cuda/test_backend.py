@@ -7,7 +7,6 @@ import pytest
 import bigmem
 from prover import backends
 from prover.backends import get_backend
-from prover.backends.cuda.backend import CudaBackend
 from prover.errors import OutOfDeviceMemory, UnavailableBackend
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -31,13 +30,13 @@ def large(multiplier):
     return ProvingKey.open(folder / "circuit.zkey"), Witness.open(folder / "witness.wtns")
 
 
-def test_proofs_equal_the_cpu_backends(opened, device):
-    assert bytes_of(*opened, CudaBackend(device)) == bytes_of(*opened, get_backend("cpu"))
+def test_proofs_equal_the_cpu_backends(opened, device, make_backend):
+    assert bytes_of(*opened, make_backend(device)) == bytes_of(*opened, get_backend("cpu"))
 
 
-def test_a_second_proof_copies_the_witness_only(opened, device):
+def test_a_second_proof_copies_the_witness_only(opened, device, make_backend):
     key, witness = opened
-    backend = CudaBackend(device)
+    backend = make_backend(device)
     first = bytes_of(key, witness, backend)
     before, used = device.uploaded, device.used
     assert bytes_of(key, witness, backend) == first
@@ -45,14 +44,14 @@ def test_a_second_proof_copies_the_witness_only(opened, device):
     assert device.used == used
 
 
-def test_proofs_under_any_limit(large, make_device):
+def test_proofs_under_any_limit(large, make_device, make_backend):
     expected = bytes_of(*large, get_backend("cpu"))
     roomy = make_device()
-    bytes_of(*large, CudaBackend(roomy))
+    bytes_of(*large, make_backend(roomy))
     copied, refused = set(), 0
     for limit in range(roomy.peak, 10_000, -7_000):
         device = make_device(limit)
-        backend = CudaBackend(device)
+        backend = make_backend(device)
         try:
             bytes_of(*large, backend)
         except OutOfDeviceMemory:
@@ -67,13 +66,13 @@ def test_proofs_under_any_limit(large, make_device):
     assert len(copied) > 3  # from nothing but the witness to all of the key
 
 
-def test_a_refusal_says_what_is_needed(large, make_device):
+def test_a_refusal_says_what_is_needed(large, make_device, make_backend):
     with pytest.raises(OutOfDeviceMemory, match=r"42\.28 KiB of GPU memory .* 9\.766 KiB"):
-        bytes_of(*large, CudaBackend(make_device(10_000)))
+        bytes_of(*large, make_backend(make_device(10_000)))
 
 
-def test_a_refused_allocation_costs_nothing_but_time(large, device):
-    backend = CudaBackend(device)
+def test_a_refused_allocation_costs_nothing_but_time(large, device, make_backend):
+    backend = make_backend(device)
     expected = bytes_of(*large, backend)
     for _ in range(2):
         device.refusals = 1
@@ -84,21 +83,21 @@ def test_a_refused_allocation_costs_nothing_but_time(large, device):
     assert bytes_of(*large, backend) == expected
 
 
-def test_keys_make_room_for_each_other(large, make_device):
+def test_keys_make_room_for_each_other(large, make_device, make_backend):
     key, witness = large
     roomy = make_device()
-    expected = bytes_of(key, witness, CudaBackend(roomy))
+    expected = bytes_of(key, witness, make_backend(roomy))
     device = make_device(roomy.peak * 5 // 4)
-    backend = CudaBackend(device)
+    backend = make_backend(device)
     keys = [key, ProvingKey.open(key.path)]
     for one in keys * 2:
         assert bytes_of(one, witness, backend) == expected
     assert device.peak <= device.limit
 
 
-def test_layers_are_those_of_the_cpu_backend(large, device):
+def test_layers_are_those_of_the_cpu_backend(large, device, make_backend):
     names = []
-    for backend in (get_backend("cpu"), CudaBackend(device)):
+    for backend in (get_backend("cpu"), make_backend(device)):
         with bigmem.record_layers() as recorded:
             bytes_of(*large, backend)
         (proving,) = recorded().layers

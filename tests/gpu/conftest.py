@@ -132,9 +132,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         show(f"{program.title}: {program.spilled()} bytes spilled")
         for name, kernel in program.kernels.items():
             show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
-    used = {(title, name): kernel for one in DEVICES for title, name, kernel in one.kernels()}
-    for (title, name), kernel in sorted(used.items()):
-        show(f"{f'{title} {name}':<44}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
+    programs = {title: program for one in DEVICES for title, program in one.programs().items()}
+    for title, program in programs.items():
+        show(f"{title}:")
+        for name, kernel in program.used().items():
+            show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
 
 
 @pytest.fixture

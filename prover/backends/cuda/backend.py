@@ -11,7 +11,7 @@ from prover.backends.base import Backend, Bytes, Sums
 from prover.backends.cpu.backend import CpuBackend
 from prover.backends.cuda.device import Array, Device
 from prover.backends.cuda.matrices import Matrices, compress
-from prover.backends.cuda.msm import Msm
+from prover.backends.cuda.point_sums import DevicePointSums, PointSums, Sorted
 from prover.backends.cuda.resident import Resident
 from prover.backends.cuda.transform import Transform
 from prover.curves import SCALAR_BYTES, Curve
@@ -37,16 +37,18 @@ class CudaBackend(Backend):
     ----------
     device
         Where to compute.
+    point_sums
+        Who adds up points; by default the device.
     """
 
     name: ClassVar[str] = "cuda"
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, point_sums: PointSums | None = None) -> None:
         self._device = device
+        self._point_sums = DevicePointSums(device) if point_sums is None else point_sums
         self._host = CpuBackend()
         self._resident: Resident[Any] = Resident()
         self._transforms: dict[str, Transform] = {}
-        self._msm = Msm(device)
         self._lock = threading.Lock()
 
     def sums(
@@ -89,20 +91,19 @@ class CudaBackend(Backend):
             witness.drop()
             self._device.synchronize()
         h = self._quotient_values(key, w, room)
-
-        def msm(name: str, group: int, points: Bytes, scalars: Array) -> Bytes:
-            with bigmem.layer(f"msm {name}"):
-                return self._sum(key, name, group, points, scalars, room)
-
-        sum_h = msm("H", 1, key.h1, h)
+        with bigmem.layer("msm H"):
+            sum_h = self._sum(key, "H", 1, key.h1, _Scalars(h), room)
         del h
-        return Sums(
-            h=sum_h,
-            a=msm("A", 1, key.a1, w),
-            b1=msm("B1", 1, key.b1, w),
-            b2=msm("B2", 2, key.b2, w),
-            c=msm("C", 1, key.c1, w[key.public + 1 :]),
-        )
+        scalars = _Scalars(w)
+        with bigmem.layer("msm A"):
+            sum_a = self._sum(key, "A", 1, key.a1, scalars, room)
+        with bigmem.layer("msm B1"):
+            sum_b1 = self._sum(key, "B1", 1, key.b1, scalars, room)
+        with bigmem.layer("msm B2"):
+            sum_b2 = self._sum(key, "B2", 2, key.b2, scalars, room)
+        with bigmem.layer("msm C"):
+            sum_c = self._sum(key, "C", 1, key.c1, scalars, room)
+        return Sums(a=sum_a, b1=sum_b1, b2=sum_b2, c=sum_c, h=sum_h)
 
     def _quotient_values(self, key: ProvingKey, w: Array, room: int) -> Array:
         """The steps of `prover.qap.quotient_values`, on the device."""
@@ -111,11 +112,9 @@ class CudaBackend(Backend):
         vectors = device.empty((3, n, SCALAR_BYTES))
         a, b, c = vectors
         with bigmem.layer("sparse"):
-            matrices = self._matrices(key, room)
-            matrices.multiply(device, curve, w, vectors[:2])
+            self._matrices(key, room).multiply(device, curve, w, vectors[:2])
             device.launch(curve, "multiply", blocks, _THREADS, a, b, c, np.uint64(n))
             device.synchronize()
-            del matrices
         with bigmem.layer("ntt"):
             self._transform(curve).odd_coset(vectors)
             h = device.empty((n, SCALAR_BYTES))
@@ -136,34 +135,46 @@ class CudaBackend(Backend):
         return make() if kept is None else kept
 
     def _sum(
-        self, key: ProvingKey, name: str, group: int, points: Bytes, scalars: Array, room: int
+        self, key: ProvingKey, name: str, group: int, points: Bytes, scalars: "_Scalars", room: int
     ) -> Bytes:
-        def make() -> Array:
-            return self._device.upload(points, key.drop)
-
+        """The sum of scalars times points, which are those of the last scalars."""
+        lacking = len(scalars.values) - len(points)
         kept: Array | None = self._resident.find(key, name)
         if kept is None:
-            kept = self._resident.keep(key, name, points.nbytes, room, make)
-        if kept is not None:
-            return self._msm.run(key.curve, group, kept, scalars)
-        return self._streamed_sum(key, group, points, scalars)
+            nbytes = len(scalars.values) * points.shape[1]
+            kept = self._resident.keep(
+                key, name, nbytes, room, lambda: self._padded(points, lacking, key)
+            )
+        if kept is None:
+            return self._streamed_sum(key, group, points, scalars.values[lacking:])
+        if scalars.sorted is None:
+            scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
+        return self._point_sums.add(key.curve, group, kept, scalars.sorted)
+
+    def _padded(self, points: Bytes, lacking: int, key: ProvingKey) -> Array:
+        """A copy of points behind infinities, so that all sums over w share its sorted scalars."""
+        rows = self._device.empty((lacking + len(points), points.shape[1]))
+        rows[:lacking] = 0
+        self._device.upload(points, rows[lacking:], key.drop)
+        return rows
 
     def _streamed_sum(self, key: ProvingKey, group: int, points: Bytes, scalars: Array) -> Bytes:
-        chunk = self._chunk(key.curve, group, len(points))
+        curve = key.curve
+        chunk = self._chunk(curve, group, len(points))
         total = np.zeros((1, points.shape[1]), np.uint8)  # infinity
         for start in range(0, len(points), chunk):
             piece = points[start : start + chunk]
-            some = self._device.upload(piece, key.drop)
-            partial = self._msm.run(key.curve, group, some, scalars[start : start + chunk])
-            total = self.add(key.curve, group, total, partial)
-            del some
+            some = self._device.upload(piece, drop=key.drop)
+            ready = self._point_sums.sort(curve, scalars[start : start + chunk])
+            total = self.add(curve, group, total, self._point_sums.add(curve, group, some, ready))
+            del some, ready
         return total
 
     def _chunk(self, curve: Curve, group: int, n: int) -> int:
         """The most points at a time for which points and workspace fit."""
         available = self._device.available * (1 - _RESERVE)
         row = curve.point_bytes(group)
-        while n > _LEAST_CHUNK and n * row + self._msm.workspace(curve, group, n) > available:
+        while n > _LEAST_CHUNK and n * row + self._workspace(curve, group, n) > available:
             n = -(-n // 2)
         return max(n, 1)
 
@@ -174,14 +185,17 @@ class CudaBackend(Backend):
 
     def _room(self, key: ProvingKey) -> int:
         """Bytes that parts of keys may take beside a proof of this one."""
-        sizes = [(1, key.h1), (1, key.a1), (1, key.b1), (2, key.b2), (1, key.c1)]
-        workspace = max(self._msm.workspace(key.curve, g, len(points)) for g, points in sizes)
+        longest = max(key.signals, key.domain)
+        workspace = max(self._workspace(key.curve, group, longest) for group in (1, 2))
         table = Transform.table_bytes(key.domain)
         vectors = self._vector_bytes(key) - table
         # While the sums are made, only w and h are left of the vectors.
-        during_sums = (len(key.a1) + key.domain) * SCALAR_BYTES + workspace
+        during_sums = (key.signals + key.domain) * SCALAR_BYTES + workspace
         needed = max(vectors, during_sums) + table
         return max(0, int(self._device.limit * (1 - _RESERVE)) - needed)
+
+    def _workspace(self, curve: Curve, group: int, n: int) -> int:
+        return self._point_sums.workspace(curve, group, n)
 
     def _vector_bytes(self, key: ProvingKey) -> int:
         """w, a, b, c, h, and the twiddles."""
@@ -193,3 +207,11 @@ class CudaBackend(Backend):
         for transform in self._transforms.values():
             transform.drop()
         self._device.free_unused()
+
+
+class _Scalars:
+    """Scalars on the device, sorted when the first sum wants it, for all that follow."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+        self.sorted: Sorted | None = None

@@ -1,15 +1,14 @@
 """One GPU through CuPy: memory, copies, kernels and when they are compiled."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from prover.backends.cuda.program import OPTIONS, Program, memory_errors, source
 from prover.curves import Curve
 from prover.errors import UnavailableBackend
 
@@ -19,9 +18,6 @@ Array = Any
 Bytes = NDArray[np.uint8]
 Notify = Callable[[str], None]
 
-_HERE = Path(__file__).parent
-_KERNELS = _HERE.parents[1] / "kernels"
-_CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
 _PIECE_BYTES = 64 << 20
 _SHARE = 0.95
 """How much of the memory that is free at first is taken, unless a limit is given."""
@@ -68,8 +64,7 @@ class Device:
         self._pool = cupy.cuda.MemoryPool()
         self.limit = min(limit or int(free * _SHARE), total)
         self._pool.set_limit(size=self.limit)
-        self._modules: dict[str, Any] = {}
-        self._kernels: dict[tuple[str, str], Any] = {}
+        self._programs: dict[tuple[str, str, int | None], Program] = {}
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -87,9 +82,17 @@ class Device:
         """A copy of a small array of the host."""
         return self._cupy.asarray(host)
 
-    def upload(self, rows: Bytes, drop: Callable[[Bytes], None] = lambda rows: None) -> Array:
-        """A copy of rows of any length, also of a mapped file; ``drop`` is told of each piece."""
-        out = self.empty(rows.shape)
+    def upload(
+        self,
+        rows: Bytes,
+        out: Array | None = None,
+        drop: Callable[[Bytes], None] = lambda rows: None,
+    ) -> Array:
+        """A copy, in ``out`` or new, of rows that may lie in a mapped file.
+
+        ``drop`` is told of each piece that was copied.
+        """
+        out = self.empty(rows.shape) if out is None else out
         step = max(1, _PIECE_BYTES // rows.shape[1])
         for start in range(0, len(rows), step):
             piece = rows[start : start + step]
@@ -123,58 +126,37 @@ class Device:
     def launch(
         self, curve: Curve, kernel: str, blocks: int, threads: int, *arguments: object
     ) -> None:
-        """Start a kernel of scalars.cu; arguments are arrays and NumPy scalars."""
-        if blocks == 0:
-            return
-        name = curve.name, kernel
-        if name not in self._kernels:
-            self._kernels[name] = self._module(curve).get_function(kernel)
-        self._kernels[name]((blocks,), (threads,), arguments)
-
-    def kernels(self) -> Iterator[tuple[str, str, Any]]:
-        """(curve, name, CuPy's kernel) of every kernel that was launched."""
-        for (curve, name), kernel in self._kernels.items():
-            yield curve, name, kernel
+        """Start a kernel of scalars.cu, if there are blocks; see `Program.launch`."""
+        self.program(curve, "scalars.cu").launch(kernel, blocks, threads, *arguments)
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
         self._stream.synchronize()
 
-    def compile(self, curve: Curve, file: str, tail: str = "") -> Any:
-        """The module of a file of kernels, and of more source after it."""
-        options = ("--std=c++17", f"-I{_KERNELS}")
-        module = self._cupy.RawModule(code=source(curve, file, tail), options=options)
-        module.compile()
-        return module
-
-    def _module(self, curve: Curve) -> Any:
-        if curve.name not in self._modules:
+    def program(self, curve: Curve, file: str, group: int | None = None) -> Program:
+        """A file of kernels, compiled on first use; see `prover.backends.cuda.program.source`."""
+        name = (curve.name, file, group)
+        if name not in self._programs:
             start = time.perf_counter()
-            self._modules[curve.name] = self.compile(curve, "scalars.cu")
+            module = self._cupy.RawModule(code=source(curve, file, group), options=OPTIONS)
+            with memory_errors():
+                module.compile()
+            self._programs[name] = Program(module)
             seconds = time.perf_counter() - start
             if self._notify is not None and seconds > 1:
+                points = "" if group is None else f" G{group}"
                 self._notify(
-                    f"compiled the GPU kernels of {curve.title} in {seconds:.1f} s, once for this "
-                    "machine: CuPy keeps them"
+                    f"compiled {file} for {curve.title}{points} in {seconds:.1f} s, once for this "
+                    "machine: CuPy keeps it"
                 )
-        return self._modules[curve.name]
+        return self._programs[name]
 
-
-def source(curve: Curve, file: str, tail: str = "") -> str:
-    """A file of kernels for a curve, and what follows it.
-
-    CuPy looks its compiled kernels up by this text alone, so it must change with every header.
-    """
-    digest = hashlib.sha256()
-    for header in sorted(_KERNELS.glob("*.cuh")):
-        digest.update(header.read_bytes())
-    return (
-        f"// headers {digest.hexdigest()}\n"
-        f'#include "{curve.name}.cuh"\n#include "ptx.cuh"\n'
-        f"using F = prover::{_CLASSES[curve.name]}<prover::Ptx>::Fr;\n"
-        + (_HERE / file).read_text(encoding="utf-8")
-        + tail
-    )
+    def programs(self) -> dict[str, Program]:
+        """The programs compiled so far, by a title."""
+        return {
+            " ".join(str(part) for part in (curve, file, group) if part is not None): program
+            for (curve, file, group), program in self._programs.items()
+        }
 
 
 def _first_line(error: Exception) -> str:

@@ -1,8 +1,9 @@
-// Vectors over the scalar field. The lines before this file say which F.
+// Vectors over the scalar field. The lines before this file say which Curve.
 #include "csr.cuh"
 #include "ntt_pass.cuh"
 
 using namespace prover;
+using F = Curve::Fr;
 
 // Element i of the vectors, for one thread an element
 PROVER_INLINE u64 own_element() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
