@@ -1,10 +1,10 @@
-// The kernels of the device's multi-scalar multiplication, run by the emulator. CURVE (a header and
-// a class of it), FIELD and ARITHMETIC are macros of the compilation.
+// The kernels of the device's multi-scalar multiplication, run by the emulator. CURVE_HEADER,
+// CURVE_CLASS and FIELD are macros of the compilation.
 #include "emulator.hpp"
 #include CURVE_HEADER
 #include "ptx.cuh"
 
-using Curve = prover::CURVE_CLASS<prover::ARITHMETIC>;
+using Curve = prover::CURVE_CLASS<prover::Ptx>;
 using F = Curve::FIELD;
 
 #include "../../prover/backends/cuda/msm.cu"

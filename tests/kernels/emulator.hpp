@@ -3,6 +3,7 @@
 // tested so; real concurrency is not.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -24,8 +25,11 @@ struct Index {
 
 enum class State { runs, waits_for_block, waits_for_warp, done };
 
+// swapcontext saves the signal mask, a system call; it only starts coroutines, and jumps do the rest.
 struct Thread {
-  ucontext_t context;
+  ucontext_t start;
+  jmp_buf place;
+  bool started = false;
   std::unique_ptr<char[]> stack;
   State state = State::runs;
   int operation = 0;        // which warp operation it waits in
@@ -35,7 +39,8 @@ struct Thread {
 constexpr unsigned warp_size = 32;
 constexpr std::size_t stack_bytes = 256 << 10;
 
-inline ucontext_t scheduler;
+inline ucontext_t start_of_scheduler;
+inline jmp_buf scheduler;
 inline std::vector<Thread> threads;
 inline unsigned current;
 inline std::function<void()> body;
@@ -50,13 +55,20 @@ namespace emulator {
 inline void wait(State state) {
   const unsigned own = current;
   threads[own].state = state;
-  swapcontext(&threads[own].context, &scheduler);
+  if (_setjmp(threads[own].place) == 0) _longjmp(scheduler, 1);
+}
+
+inline void resume(Thread& thread) {
+  if (_setjmp(scheduler) != 0) return;
+  if (thread.started) _longjmp(thread.place, 1);
+  thread.started = true;
+  swapcontext(&start_of_scheduler, &thread.start);
 }
 
 inline void run_body() {
   body();
   threads[current].state = State::done;
-  swapcontext(&threads[current].context, &scheduler);
+  _longjmp(scheduler, 1);
 }
 
 // Lets the threads `first` to `end` go on if all of them wait in the same place.
@@ -82,11 +94,12 @@ inline void run_block() {
     if (!thread.stack) thread.stack = std::make_unique<char[]>(stack_bytes);
     thread.state = State::runs;
     thread.operations = 0;
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
-    thread.context.uc_stack.ss_size = stack_bytes;
-    thread.context.uc_link = &scheduler;
-    makecontext(&thread.context, run_body, 0);
+    thread.started = false;
+    getcontext(&thread.start);
+    thread.start.uc_stack.ss_sp = thread.stack.get();
+    thread.start.uc_stack.ss_size = stack_bytes;
+    thread.start.uc_link = &start_of_scheduler;
+    makecontext(&thread.start, run_body, 0);
   }
   for (unsigned turn = 0;; ++turn) {
     bool ran = false;
@@ -96,7 +109,7 @@ inline void run_block() {
       ran = true;
       current = i;
       threadIdx.x = i;
-      swapcontext(&scheduler, &threads[i].context);
+      resume(threads[i]);
     }
     bool released = false;
     for (unsigned first = 0; first < count; first += warp_size)

@@ -1,1 +1,1 @@
-"""The CUDA backend; importing the package imports no CuPy."""
+"""Groth16's arithmetic on an NVIDIA GPU, through CuPy."""
