@@ -56,7 +56,7 @@ class EmulatedDevice:
         drop: Callable[[np.ndarray], None] = lambda rows: None,
     ) -> np.ndarray:
         self.uploaded += rows.nbytes
-        out = self.empty(rows.shape) if out is None else out
+        out = self.empty(rows.shape, rows.dtype) if out is None else out
         out[...] = rows
         drop(rows)
         return out

@@ -84,16 +84,17 @@ class Device:
 
     def upload(
         self,
-        rows: Bytes,
+        rows: NDArray[Any],
         out: Array | None = None,
         drop: Callable[[Bytes], None] = lambda rows: None,
     ) -> Array:
-        """A copy, in ``out`` or new, of rows that may lie in a mapped file.
+        """A copy, in ``out`` or new, of an array that may lie in a mapped file.
 
-        ``drop`` is told of each piece that was copied.
+        ``drop`` is told of each piece that was copied. All that is large comes this way: from
+        pageable memory, piece by piece, without a copy in pinned memory.
         """
-        out = self.empty(rows.shape) if out is None else out
-        step = max(1, _PIECE_BYTES // rows.shape[1])
+        out = self.empty(rows.shape, rows.dtype) if out is None else out
+        step = max(1, _PIECE_BYTES * len(rows) // max(1, rows.nbytes))
         for start in range(0, len(rows), step):
             piece = rows[start : start + step]
             out[start : start + step].set(piece)

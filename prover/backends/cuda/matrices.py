@@ -55,7 +55,7 @@ class Matrices:
 
     def to_device(self, device: Device) -> "Matrices":
         """A copy in device memory."""
-        return Matrices(*(device.array(getattr(self, part.name)) for part in fields(self)))
+        return Matrices(*(device.upload(getattr(self, part.name)) for part in fields(self)))
 
     def multiply(self, device: Device, curve: Curve, witness: Array, out: Array) -> None:
         """Overwrite ``out``, 2 N scalars, with A w and B w in Montgomery form; w is standard."""

@@ -285,9 +285,7 @@ def _sort_pass(
     row_blocks = _divide(rows * 32, SORT_THREADS)
     counts, sums = buffers.counts, buffers.sums
     kernels.launch(f"count_{kind}", blocks, SORT_THREADS, *arguments, tiles, counts)
-    kernels.launch(
-        "sum_count_rows", row_blocks, SORT_THREADS, counts, np.uint32(rows), tiles, sums
-    )
+    kernels.launch("sum_count_rows", row_blocks, SORT_THREADS, counts, np.uint32(rows), tiles, sums)
     kernels.launch(
         "scan_row_sums",
         1,
