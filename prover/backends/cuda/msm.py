@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from prover.backends.base import Bytes
 from prover.backends.cuda.windows import Windows, possible
 from prover.backends.cuda.workspace import Workspace
-from prover.curves import SCALAR_BYTES, Curve
+from prover.curves import Curve
 
 CLASSIFY_TILE = 2048
 SORT_TILE = 8192
@@ -258,6 +258,7 @@ def _sort_codes(
     digits = (buffers.codes, indices, np.uint32(dense), np.uint32(windows.buckets))
     shift = 0
     source, target = buffers.codes, buffers.entries
+    arguments: tuple[Any, ...]
     for number, bits in enumerate(windows.passes()):
         if number == 0:
             kind, arguments = "codes", (*digits, np.int32(bits))
@@ -285,9 +286,7 @@ def _sort_pass(
     row_blocks = _divide(rows * 32, SORT_THREADS)
     counts, sums = buffers.counts, buffers.sums
     kernels.launch(f"count_{kind}", blocks, SORT_THREADS, *arguments, tiles, counts)
-    kernels.launch(
-        "sum_count_rows", row_blocks, SORT_THREADS, counts, np.uint32(rows), tiles, sums
-    )
+    kernels.launch("sum_count_rows", row_blocks, SORT_THREADS, counts, np.uint32(rows), tiles, sums)
     kernels.launch(
         "scan_row_sums",
         1,

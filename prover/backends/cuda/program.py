@@ -1,0 +1,111 @@
+"""Compiling kernels for a curve and starting them. Importing this needs CuPy."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from prover.curves import Curve
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "kernels"
+CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
+COORDINATES = {1: "Fq", 2: "Fq2"}
+
+_log = logging.getLogger(__name__)
+
+
+def source_of(curve: str, path: Path, group: int | None = None) -> str:
+    """The text of a program: a head that chooses the curve and the group, and a file of kernels.
+
+    CuPy caches by this text and does not see the headers: their hash is a comment of it.
+    """
+    digest = hashlib.sha256()
+    for header in sorted(KERNELS.glob("*.cuh")):
+        digest.update(header.read_bytes())
+    lines = [
+        f"// {digest.hexdigest()}",
+        f'#include "{curve}.cuh"',
+        '#include "ptx.cuh"',
+        f"using Curve = prover::{CLASSES[curve]}<prover::Ptx>;",
+    ]
+    if group is not None:
+        lines.append(f"using F = Curve::{COORDINATES[group]};")
+    return "\n".join(lines) + "\n" + path.read_text(encoding="utf-8")
+
+
+OPTIONS = ("--std=c++17", f"-I{KERNELS}")
+"""For NVRTC; CuPy itself adds that functions are the device's by default."""
+
+
+class Program:
+    """The kernels of some files of one curve; see `prover.backends.cuda.msm.Kernels`."""
+
+    def __init__(self, *modules: Any) -> None:
+        self._modules = modules
+        self._functions: dict[str, Any] = {}
+        device = cupy.cuda.Device().attributes
+        self._multiprocessors = device["MultiProcessorCount"]
+        self._registers = device["MaxRegistersPerMultiprocessor"]
+        self._threads = device["MaxThreadsPerMultiProcessor"]
+
+    def function(self, name: str) -> Any:
+        """The kernel of a name.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        if name not in self._functions:
+            for module in self._modules:
+                try:
+                    self._functions[name] = module.get_function(name)
+                    break
+                except cupy.cuda.driver.CUDADriverError:
+                    continue
+        return self._functions[name]
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
+        """Start a kernel on the current stream."""
+        self.function(name)((blocks,), (threads,), arguments)
+
+    def resident_blocks(self, name: str, threads: int) -> int:
+        """Blocks that the device holds at once, by registers and threads."""
+        of_warp = -(-self.function(name).num_regs * 32 // 256) * 256
+        warps = -(-threads // 32)
+        by_registers = self._registers // (of_warp * warps)
+        return int(self._multiprocessors * min(by_registers, self._threads // threads))
+
+    def to_host(self, data: Any) -> NDArray[np.uint8]:
+        """Wait for the current stream, and copy."""
+        host: NDArray[np.uint8] = cupy.asnumpy(data)
+        return host
+
+
+@cache
+def compiled(curve: str, path: Path, group: int | None = None) -> Any:
+    """A module of kernels, from CuPy's cache on disk or compiled now (which takes a minute)."""
+    title = f"{path.stem} for {curve}" + (f" G{group}" if group else "")
+    start = time.perf_counter()
+    module = cupy.RawModule(code=source_of(curve, path, group), options=OPTIONS)
+    module.compile()
+    seconds = time.perf_counter() - start
+    if seconds > 1:
+        _log.info("compiled the CUDA kernels %s in %.0f s; they are cached on disk", title, seconds)
+    return module
+
+
+def msm_program(curve: Curve, group: int) -> Program:
+    """The kernels of `prover.backends.cuda.msm` for a group of a curve."""
+    return Program(
+        compiled(curve.name, HERE / "sort.cu"), compiled(curve.name, HERE / "msm.cu", group)
+    )
