@@ -34,7 +34,7 @@ from prover.backends.cpu import _cpu
 from prover.backends.cuda.backend import CudaBackend
 from prover.backends.cuda.device import Bytes, Device
 from prover.backends.cuda.matrices import compress
-from prover.backends.cuda.program import OPTIONS, source
+from prover.backends.cuda.program import HERE, OPTIONS, source_of
 from prover.backends.cuda.transform import TILE_LOG, Transform
 from prover.curves import CURVES, Curve
 from prover.formats.wtns import Witness
@@ -304,7 +304,7 @@ def measure_ceilings(run: Run) -> None:
     del original, copy
     rng = np.random.default_rng(3)
     for curve in CURVES.values():
-        code = source(curve, "scalars.cu", tail=_PRODUCTS)
+        code = source_of(curve.name, HERE / "scalars.cu") + _PRODUCTS
         kernel = cupy.RawModule(code=code, options=OPTIONS).get_function("products")
         threads, blocks, count = 256, 132 * 16, 256
         x = device.array(random_scalars((2 * threads * blocks,), rng))

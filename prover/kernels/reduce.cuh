@@ -4,8 +4,8 @@
 // i x_i plus that of x_i. A step over groups of S = 2^step buckets gives for each group j
 //   x'_j = sum of its x_i,   t_j = sum of (i - j S) x_i,
 // so that the sum of i x_i is the sum of t_j plus S times the sum of j x'_j. The next step does the
-// same with x' and adds up t in groups beside it. At the end one x and one t of each step are left of
-// each window, and doublings put them together.
+// same with x' and adds up t in groups beside it. At the end one x and one t of each step are left
+// of each window, and doublings put them together.
 #pragma once
 
 #include "accumulate.cuh"
@@ -25,28 +25,22 @@ void reduce_groups(const Xyzz<F>* in, u32 arrays, u32 windows, u32 size, u32 ste
   const bool weigh = row / windows == arrays - 1;
   const Xyzz<F>* x = in + u64(row) * size + (u64(group) << step);
   const u32 last = (u32(1) << step) - 1;
-  Xyzz<F> sum = load_wide(x + last);
-  Xyzz<F> weighted = sum;
+  // The plain sum and the weighted one. They lie in local memory: one addition in the code serves
+  // both, as two would outgrow the instruction cache, and both in registers leave too few for it.
+  Xyzz<F> sums[2];
+  sums[0] = sums[1] = load_wide(x + last);
   for (u32 i = last; i-- > 0;) {
-    // One addition in the code serves both sums: inlined twice it outgrows the instruction cache.
     const int additions = weigh && i > 0 ? 2 : 1;
-    PROVER_NO_UNROLL for (int k = 0; k < additions; ++k) {
-      const Xyzz<F> left = k == 0 ? sum : weighted;
-      const Xyzz<F> right = k == 0 ? load_wide(x + i) : sum;
-      const Xyzz<F> total = left + right;
-      if (k == 0)
-        sum = total;
-      else
-        weighted = total;
-    }
+    PROVER_NO_UNROLL for (int k = 0; k < additions; ++k) sums[k] =
+        sums[k] + (k == 0 ? load_wide(x + i) : sums[0]);
   }
   Xyzz<F>* at = out + u64(row) * groups + group;
-  store_wide(at, weigh ? weighted : sum);
-  if (weigh) store_wide(at + u64(windows) * groups, sum);
+  store_wide(at, sums[weigh]);
+  if (weigh) store_wide(at + u64(windows) * groups, sums[0]);
 }
 
-// Window w of the result of all steps: in[k windows + w] is t of step k, in[steps windows + w] is x.
-// Step 0 was over 2^first buckets, the others over 2^rest. One warp a window, one a block.
+// Window w of the result of all steps: in[k windows + w] is t of step k, in[steps windows + w] is
+// x. Step 0 was over 2^first buckets, the others over 2^rest. One warp a window, one a block.
 template <class F>
 void sum_window(const Xyzz<F>* in, u32 steps, u32 first, u32 rest, Xyzz<F>* sums) {
   const u32 windows = gridDim.x, window = blockIdx.x;

@@ -25,7 +25,16 @@ def build(folder: Path) -> dict[tuple[str, int], EmulatedKernels]:
 
 
 def command(curve: str, group: int, library: Path) -> list[str]:
-    options = ["-std=c++17", "-O2", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", "-Wall", "-Wextra"]
+    options = [
+        "-std=c++17",
+        "-O2",
+        "-fno-strict-aliasing",
+        "-U_FORTIFY_SOURCE",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+    ]
     macros = {
         "CURVE_HEADER": f'"{curve}.cuh"',
         "CURVE_CLASS": CLASSES[curve],

@@ -1,18 +1,12 @@
 """The device's multi-scalar multiplication, every kernel of it, run on the host."""
 
-import sys
-from pathlib import Path
-
+import emulated
 import numpy as np
 import pytest
 
 from prover import curves
 from prover.backends.cpu import _cpu
 from prover.backends.cuda import msm
-from prover.backends.cuda.windows import Windows, possible
-
-sys.path.insert(0, str(Path(__file__).parent))
-import emulated
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from prover import curves
 from prover.backends.cuda import program
 
 KERNELS = Path(__file__).parents[2] / "prover" / "kernels"
@@ -113,7 +112,7 @@ def test_scalar_instantiations(nvrtc, curve):
     compile_for_gpu(nvrtc, SCALAR_PROGRAM.format(curve=curve, curve_header=CURVES[curve]))
 
 
-@pytest.mark.parametrize("curve", curves.CURVES.values(), ids=list(curves.CURVES))
+@pytest.mark.parametrize("curve", program.CLASSES)
 def test_kernels_of_the_cuda_backend(nvrtc, curve):
     # Not optimised, which takes a tenth of the time
-    compile_for_gpu(nvrtc, program.source(curve, "scalars.cu"), "--device-debug")
+    compile_for_gpu(nvrtc, program.source_of(curve, program.HERE / "scalars.cu"), "--device-debug")

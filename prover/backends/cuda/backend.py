@@ -63,9 +63,9 @@ class CudaBackend(Backend):
         """
         with self._lock, self._device.use():
             # If memory was lost to others or to gaps: once more, with nothing kept.
-            for room in (self._room(key), 0):
+            for keeping in (True, False):
                 try:
-                    return self._sums(key, witness, room)
+                    return self._sums(key, witness, self._room(key) if keeping else 0)
                 except MemoryError:
                     pass
                 self._give_back()

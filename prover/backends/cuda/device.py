@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from prover.backends.cuda.program import OPTIONS, Program, memory_errors, source
+from prover.backends.cuda.program import HERE, Program, compiled
 from prover.curves import Curve
 from prover.errors import UnavailableBackend
 
@@ -135,14 +135,11 @@ class Device:
         self._stream.synchronize()
 
     def program(self, curve: Curve, file: str, group: int | None = None) -> Program:
-        """A file of kernels, compiled on first use; see `prover.backends.cuda.program.source`."""
+        """A file of kernels, compiled on first use."""
         name = (curve.name, file, group)
         if name not in self._programs:
             start = time.perf_counter()
-            module = self._cupy.RawModule(code=source(curve, file, group), options=OPTIONS)
-            with memory_errors():
-                module.compile()
-            self._programs[name] = Program(module)
+            self._programs[name] = Program(compiled(curve.name, HERE / file, group))
             seconds = time.perf_counter() - start
             if self._notify is not None and seconds > 1:
                 points = "" if group is None else f" G{group}"

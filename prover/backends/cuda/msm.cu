@@ -4,9 +4,13 @@
 
 using namespace prover;
 
+constexpr u32 add_threads = 128;
+// With a few registers fewer than the compiler would take, a third block fits on a multiprocessor.
+constexpr int accumulate_blocks = F::bytes == 96 ? 2 : 3;
+
 extern "C" {
 
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(add_threads, accumulate_blocks)
     accumulate_runs(const Affine<F>* points, const u64* entries, const u32* entry_count,
                     const u32* ones, u32 ones_count, u32 ones_bucket, Xyzz<F>* buckets,
                     Xyzz<F>* heads, u32* head_buckets) {
@@ -14,13 +18,13 @@ __global__ void __launch_bounds__(128)
                 head_buckets);
 }
 
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(add_threads)
     fold_heads(const Xyzz<F>* heads, const u32* head_buckets, u32 count, Xyzz<F>* buckets,
                Xyzz<F>* next_heads, u32* next_buckets) {
   fold<F>(heads, head_buckets, count, buckets, next_heads, next_buckets);
 }
 
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(add_threads)
     reduce_buckets(const Xyzz<F>* in, u32 arrays, u32 windows, u32 size, u32 step, Xyzz<F>* out) {
   reduce_groups<F>(in, arrays, windows, size, step, out);
 }

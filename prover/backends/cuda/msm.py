@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from prover.backends.base import Bytes
 from prover.backends.cuda.windows import Windows, possible
 from prover.backends.cuda.workspace import Workspace
-from prover.curves import SCALAR_BYTES, Curve
+from prover.curves import Curve
 
 CLASSIFY_TILE = 2048
 SORT_TILE = 8192
@@ -258,6 +258,7 @@ def _sort_codes(
     digits = (buffers.codes, indices, np.uint32(dense), np.uint32(windows.buckets))
     shift = 0
     source, target = buffers.codes, buffers.entries
+    arguments: tuple[Any, ...]
     for number, bits in enumerate(windows.passes()):
         if number == 0:
             kind, arguments = "codes", (*digits, np.int32(bits))

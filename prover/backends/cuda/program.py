@@ -1,8 +1,11 @@
-"""Files of kernels, compiled for a curve."""
+"""Compiling kernels for a curve and starting them. Nothing but importing works without CuPy."""
+
+from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +14,34 @@ from numpy.typing import NDArray
 
 from prover.curves import Curve
 
-_HERE = Path(__file__).parent
-KERNELS = _HERE.parents[1] / "kernels"
-"""Where the headers are."""
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "kernels"
+CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
+COORDINATES = {1: "Fq", 2: "Fq2"}
 
 OPTIONS = ("--std=c++17", f"-I{KERNELS}")
+"""For NVRTC; CuPy itself adds that functions are the device's by default."""
 
-_CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
 _OUT_OF_MEMORY = 2
-_COORDINATES = {1: "Fq", 2: "Fq2"}
 
 
-def source(curve: Curve, file: str, group: int | None = None, tail: str = "") -> str:
-    """A file of kernels for a curve, and for the points of a group if it asks for them.
+def source_of(curve: str, path: Path, group: int | None = None) -> str:
+    """The text of a program: a head that chooses the curve and the group, and a file of kernels.
 
-    CuPy looks its compiled programs up by this text alone, so it must change with every header.
+    CuPy caches by this text and does not see the headers: their hash is a comment of it.
     """
     digest = hashlib.sha256()
     for header in sorted(KERNELS.glob("*.cuh")):
         digest.update(header.read_bytes())
     lines = [
-        f"// headers {digest.hexdigest()}",
-        f'#include "{curve.name}.cuh"',
+        f"// {digest.hexdigest()}",
+        f'#include "{curve}.cuh"',
         '#include "ptx.cuh"',
-        f"using Curve = prover::{_CLASSES[curve.name]}<prover::Ptx>;",
+        f"using Curve = prover::{CLASSES[curve]}<prover::Ptx>;",
     ]
     if group is not None:
-        lines.append(f"using F = Curve::{_COORDINATES[group]};")
-    return "\n".join([*lines, (_HERE / file).read_text(encoding="utf-8"), tail])
+        lines.append(f"using F = Curve::{COORDINATES[group]};")
+    return "\n".join(lines) + "\n" + path.read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -53,39 +56,87 @@ def memory_errors() -> Iterator[None]:
 
 
 class Program:
-    """The kernels of one file, on the current device and stream."""
+    """The kernels of some files of one curve; see `prover.backends.cuda.msm.Kernels`."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._kernels: dict[str, Any] = {}
-
-    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """Start ``blocks`` blocks of a kernel, if any; arguments are arrays and NumPy scalars."""
-        if blocks > 0:
-            with memory_errors():
-                self._kernel(name)((blocks,), (threads,), arguments)
-
-    def resident_blocks(self, name: str, threads: int) -> int:
-        """Blocks of a kernel that the device holds at once."""
+    def __init__(self, *modules: Any) -> None:
         import cupy
 
-        kernel = self._kernel(name).kernel
-        occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-        count = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        return int(count * occupancy(kernel.ptr, threads, 0))
+        self._modules = modules
+        self._functions: dict[str, Any] = {}
+        device = cupy.cuda.Device().attributes
+        self._multiprocessors = device["MultiProcessorCount"]
+        self._registers = device["MaxRegistersPerMultiprocessor"]
+        self._threads = device["MaxThreadsPerMultiProcessor"]
+
+    def function(self, name: str) -> Any:
+        """The kernel of a name.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        import cupy
+
+        if name not in self._functions:
+            for module in self._modules:
+                try:
+                    self._functions[name] = module.get_function(name)
+                    break
+                except cupy.cuda.driver.CUDADriverError:
+                    continue
+        return self._functions[name]
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
+        """Start a kernel on the current stream, if it has any blocks.
+
+        Raises
+        ------
+        MemoryError
+            If the driver itself lacks memory.
+        """
+        if blocks > 0:
+            with memory_errors():
+                self.function(name)((blocks,), (threads,), arguments)
+
+    def resident_blocks(self, name: str, threads: int) -> int:
+        """Blocks that the device holds at once, by registers and threads."""
+        of_warp = -(-self.function(name).num_regs * 32 // 256) * 256
+        warps = -(-threads // 32)
+        by_registers = self._registers // (of_warp * warps)
+        return int(self._multiprocessors * min(by_registers, self._threads // threads))
 
     def to_host(self, data: Any) -> NDArray[np.uint8]:
-        """Wait for what was started, and copy."""
+        """Wait for the current stream, and copy."""
         import cupy
 
         host: NDArray[np.uint8] = cupy.asnumpy(data)
         return host
 
     def used(self) -> dict[str, Any]:
-        """CuPy's kernels by name, of those that were launched."""
-        return dict(self._kernels)
+        """CuPy's kernels by name, of those that were asked for."""
+        return dict(self._functions)
 
-    def _kernel(self, name: str) -> Any:
-        if name not in self._kernels:
-            self._kernels[name] = self._module.get_function(name)
-        return self._kernels[name]
+
+@cache
+def compiled(curve: str, path: Path, group: int | None = None) -> Any:
+    """A module of kernels, from CuPy's cache on disk or compiled now (which takes a minute).
+
+    Raises
+    ------
+    MemoryError
+        If the driver lacks memory to load it.
+    """
+    import cupy
+
+    module = cupy.RawModule(code=source_of(curve, path, group), options=OPTIONS)
+    with memory_errors():
+        module.compile()
+    return module
+
+
+def msm_program(curve: Curve, group: int) -> Program:
+    """The kernels of `prover.backends.cuda.msm` for a group of a curve."""
+    return Program(
+        compiled(curve.name, HERE / "sort.cu"), compiled(curve.name, HERE / "msm.cu", group)
+    )
