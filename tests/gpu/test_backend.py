@@ -126,8 +126,8 @@ def test_proofs_under_a_limit(curve, chain):
     key, witness = chain(curve.curve)
     expected = bytes_of(key, witness, get_backend("cpu"))
     outcomes = set()
-    for limit in (1 << 40, 64 << 20, 16 << 20, 8 << 20, 4 << 20, 3 << 20, 1 << 20):
-        device = Device(limit)
+    for mebibytes in (1 << 20, 1024, 100, 80, 76, 74, 72, 70, 68, 8):
+        device = Device(mebibytes << 20)
         backend = CudaBackend(device)
         for _ in range(2):
             try:
@@ -138,6 +138,15 @@ def test_proofs_under_a_limit(curve, chain):
         with device.use():
             assert device.held <= device.limit
     assert outcomes == {"proved", "refused"}
+
+
+def test_a_key_that_is_never_resident(curve, chain, monkeypatch):
+    """Every part of it is copied in chunks, of which there are several."""
+    key, witness = chain(curve.curve)
+    expected = bytes_of(key, witness, get_backend("cpu"))
+    monkeypatch.setattr(CudaBackend, "_room", lambda self, key: 0)
+    monkeypatch.setattr(CudaBackend, "_chunk", lambda self, curve, group, n: 3000)
+    assert bytes_of(key, witness, CudaBackend(Device())) == expected
 
 
 def test_memory_that_others_took(curve, chain):
