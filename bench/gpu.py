@@ -35,7 +35,7 @@ from prover.backends.cpu import _cpu
 from prover.backends.cuda.backend import CudaBackend
 from prover.backends.cuda.device import Bytes, Device
 from prover.backends.cuda.matrices import compress
-from prover.backends.cuda.program import HERE, OPTIONS, source_of
+from prover.backends.cuda.program import Program, compiled
 from prover.backends.cuda.transform import TILE_LOG, Transform
 from prover.curves import CURVES, Curve
 from prover.formats.wtns import Witness
@@ -49,18 +49,7 @@ WITNESSES = ("uniform", "35/35/30")
 _UNUSED = 3
 """By how much the stand-ins have fewer signals than rows."""
 
-_PRODUCTS = """
-extern "C" __global__ void products(F* x, int count) {
-  const u64 i = own_element();
-  F a = load_wide(x + 2 * i), b = load_wide(x + 2 * i + 1);
-  for (int k = 0; k < count; ++k) {
-    a = a * b;
-    b = b * a;
-  }
-  store_wide(x + 2 * i, a);
-  store_wide(x + 2 * i + 1, b);
-}
-"""
+PRODUCTS = Path(__file__).with_name("gpu_products.cu")
 
 
 @dataclass
@@ -307,8 +296,6 @@ def stand_in(curve: Curve, log: int, kind: str) -> tuple[ProvingKey, Witness]:
 
 def measure_ceilings(run: Run) -> None:
     """Copies in device memory, and products in either scalar field."""
-    import cupy
-
     device = run.device
     original, copy = device.empty((2 << 30,)), device.empty((2 << 30,))
     original[...] = 7
@@ -318,11 +305,10 @@ def measure_ceilings(run: Run) -> None:
     del original, copy
     rng = np.random.default_rng(3)
     for curve in CURVES.values():
-        code = source_of(curve.name, HERE / "scalars.cu") + _PRODUCTS
-        kernel = cupy.RawModule(code=code, options=OPTIONS).get_function("products")
+        program = Program(compiled(curve.name, PRODUCTS))
         threads, blocks, count = 256, 132 * 16, 256
         x = device.array(random_scalars((2 * threads * blocks,), rng))
-        milliseconds = events_ms(kernel, (blocks,), (threads,), (x, np.int32(count)))
+        milliseconds = events_ms(program.launch, "products", blocks, threads, x, np.int32(count))
         rate = 2 * count * threads * blocks / milliseconds / 1e6
         run.figures.setdefault("products_G_s", {})[curve.name] = rate
         print(f"products modulo r of {curve.title}: {rate:.1f} G/s", flush=True)

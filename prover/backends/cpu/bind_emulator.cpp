@@ -8,6 +8,7 @@
 #include "bn128.cuh"
 #include "csr.cuh"
 #include "ntt_pass.cuh"
+#include "ptx.cuh"
 
 namespace prover {
 
@@ -28,7 +29,7 @@ constexpr bool banks_differ() {
     }
   return true;
 }
-static_assert(banks_differ<Bn128<Portable<u32>>::Fr>(), "threads of a warp wait for each other");
+static_assert(banks_differ<Bn128<Ptx>::Fr>(), "threads of a warp wait for each other");
 
 // The arguments of a launch: arrays of any type as pointers, and integers
 class Arguments {
@@ -148,9 +149,9 @@ void emulate(const std::string& curve, const std::string& kernel, std::size_t bl
              std::size_t threads, const nb::list& arguments) {
   const Arguments checked(arguments);
   if (curve == "bn128")
-    launch<Bn128<Portable<u32>>::Fr>(kernel, blocks, threads, checked);
+    launch<Bn128<Ptx>::Fr>(kernel, blocks, threads, checked);
   else
-    launch<Bls12381<Portable<u32>>::Fr>(kernel, blocks, threads, checked);
+    launch<Bls12381<Ptx>::Fr>(kernel, blocks, threads, checked);
 }
 
 }  // namespace

@@ -130,37 +130,62 @@ def _by_row(rows: NDArray[np.uint32], domain: int) -> NDArray[np.intp] | None:
 
 
 class _Coefficients:
-    """The different values of a key: a circuit has few, such as 1, -1 and powers of two."""
+    """The different values of a key: a circuit has few, such as 1, -1 and powers of two.
+
+    A value's index is where it stands among all. Of a key with very many, only the first are
+    known again.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, int] = {}
-        self._values: list[Bytes] = []
+        self._pieces: list[Bytes] = []
         self._count = 0
+        self._known: dict[bytes, int] = {}
+        self._words = np.empty((0, 4), np.uint64)  # of the known values
+        self._hashes = np.empty(0, np.uint64)  # of the known values, sorted
+        self._by_hash = np.empty(0, np.intp)  # their indices
 
     def values(self) -> Bytes:
-        return np.concatenate(self._values)
+        return np.concatenate(self._pieces)
 
     def indices(self, values: Bytes) -> NDArray[np.uint32]:
         """The index of each value, shape (n, 32); new ones get new indices."""
         words = values.view(np.uint64)
-        hashes = (words * _MULTIPLIERS).sum(axis=1, dtype=np.uint64)
+        hashes = _hashes_of(words)
+        found = np.full(len(words), -1)
+        if len(self._hashes) > 0:
+            places = np.searchsorted(self._hashes, hashes)
+            found = self._by_hash[np.minimum(places, len(self._hashes) - 1)]
+            found[(self._words[found] != words).any(axis=1)] = -1
+        missing = np.flatnonzero(found < 0)
+        if len(missing) > 0:
+            found[missing] = self._add(words[missing], hashes[missing])
+        return found.astype(np.uint32)
+
+    def _add(self, words: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         if not np.array_equal(words[first[inverse]], words):  # two values of one hash
             _, first, inverse = np.unique(words, axis=0, return_index=True, return_inverse=True)
-        return self._add(values[first])[inverse.reshape(-1)]
+        different = words[first]
+        found = np.empty(len(different), np.intp)
+        count = self._count
+        for i, row in enumerate(different):
+            encoded = row.tobytes()
+            found[i] = self._known.get(encoded, count)
+            if found[i] == count:
+                count += 1
+                if found[i] < _MOST_KNOWN:
+                    self._known[encoded] = int(found[i])
+        fresh = different[found >= self._count]
+        self._pieces.append(fresh.view(np.uint8))
+        self._count = count
+        room = max(0, _MOST_KNOWN - len(self._words))
+        self._words = np.concatenate([self._words, fresh[:room]])
+        hashes = _hashes_of(self._words)
+        self._by_hash = np.argsort(hashes)
+        self._hashes = hashes[self._by_hash]
+        return found[inverse.reshape(-1)]
 
-    def _add(self, different: Bytes) -> NDArray[np.uint32]:
-        found = np.empty(len(different), np.uint32)
-        fresh = []
-        for i, value in enumerate(different):
-            encoded = value.tobytes()
-            index = self._known.get(encoded)
-            if index is None:
-                index = self._count
-                self._count += 1
-                fresh.append(i)
-                if index < _MOST_KNOWN:  # a key of many values may hold later ones twice
-                    self._known[encoded] = index
-            found[i] = index
-        self._values.append(different[fresh])
-        return found
+
+def _hashes_of(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    hashes: NDArray[np.uint64] = (words * _MULTIPLIERS).sum(axis=1, dtype=np.uint64)
+    return hashes

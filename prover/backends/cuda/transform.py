@@ -1,6 +1,6 @@
 """Number-theoretic transforms in device memory: the passes of one, and the table they read."""
 
-from itertools import pairwise
+from itertools import accumulate, combinations_with_replacement
 
 import numpy as np
 
@@ -21,11 +21,17 @@ _SMALL_THREADS = 256
 def plan_passes(log: int, most: int = MOST_STAGES) -> list[tuple[int, int]]:
     """(first stage, number of stages) of each pass of a transform of 2^log elements.
 
-    As few passes as can be, as even as can be: log is at least `TILE_LOG`.
+    As few passes as can be; of these, as few rounds of `HELD_LOG` stages; of these, none longer
+    than need be, and the longest last, where elements lie side by side whatever its length. log is
+    at least `TILE_LOG`.
     """
-    count = -(-log // most)
-    bounds = [log * i // count for i in range(count + 1)]
-    return [(begin, end - begin) for begin, end in pairwise(bounds)]
+
+    def cost(lengths: tuple[int, ...]) -> tuple[int, int]:
+        return sum(-(-length // HELD_LOG) for length in lengths), max(lengths)
+
+    choices = combinations_with_replacement(range(HELD_LOG, most + 1), -(-log // most))
+    lengths = min((choice for choice in choices if sum(choice) == log), key=cost)
+    return list(zip(accumulate((0, *lengths[:-1])), lengths, strict=True))
 
 
 def montgomery(curve: Curve, values: list[int]) -> np.ndarray:
