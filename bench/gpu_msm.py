@@ -83,6 +83,9 @@ class Msm:
         out = msm.add_points(kernels, self.curve, self.group, points, digits, self.add_room)
         return out, digits.windows
 
+    def median_ms(self, points: Any, scalars: Any) -> float:
+        return median_ms(lambda: self.start(points, scalars))
+
     def run(self, points: Any, scalars: Any) -> NDArray[np.uint8]:
         out, _ = self.start(points, scalars)
         return msm.affine(self.curve, self.group, self.program.to_host(out)).reshape(-1)
@@ -136,7 +139,7 @@ def median_ms(work: Callable[[], object], runs: int = RUNS) -> float:
         end.record()
         end.synchronize()
         times.append(cupy.cuda.get_elapsed_time(begin, end))
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def compile_all(curves: list[str], groups: list[int]) -> None:
@@ -242,9 +245,8 @@ def measure_copy(report: Report) -> None:
     print(f"copies {report.data['rates']['copy']:.2f} TB/s", flush=True)
 
 
-def measure_msm(report: Report, curve: Curve, group: int, largest: int, until: float) -> None:
-    """Times from 2^16 on, each result checked: the points are multiples of one."""
-    logs = list(range(16, min(largest, 24 if group == 1 else LARGEST_GROUP_2) + 1, 2))
+def measure_msm(report: Report, curve: Curve, group: int, logs: list[int], until: float) -> None:
+    """Times of sizes 2^log, each result checked: the points are multiples of one."""
     points = multiples(curve, group, 1 << logs[-1])
     rng = np.random.default_rng(23)
     additions = report.data["rates"].get(curve.name, {}).get(f"mixed additions G{group}")
@@ -262,7 +264,7 @@ def measure_msm(report: Report, curve: Curve, group: int, largest: int, until: f
             expected = gpu_inputs.sum_of_multiples(curve, group, scalars)
             name = f"{curve.name} G{group} 2^{log} {kind}"
             report.check(name, np.array_equal(result, expected))
-            ms = median_ms(lambda s=on_device: once.start(points[:n], s))  # type: ignore[misc]
+            ms = once.median_ms(points[:n], on_device)
             timed = Timed(once.program)
             _, windows = once.start(points[:n], on_device, timed)
             row = {
@@ -301,7 +303,7 @@ def sweep_windows(report: Report, curve: Curve, group: int, log: int) -> None:
             msm.choose_windows = lambda *_, w=windows: w
             once = Msm(curve, group, n)
             rows[f"{count} of {windows.width}"] = round(
-                median_ms(lambda o=once: o.start(points, scalars), 3),  # type: ignore[misc]
+                once.median_ms(points, scalars),
                 3,
             )
             del once
@@ -370,7 +372,8 @@ def main() -> None:
         measure_copy(report)
     for curve, group in groups:
         with report.step(f"times {curve.name} G{group}"):
-            measure_msm(report, curve, group, options.largest, until)
+            largest = options.largest if group == 1 else min(options.largest, LARGEST_GROUP_2)
+            measure_msm(report, curve, group, list(range(16, largest + 1, 2)), until)
     if options.sweep:
         for curve, group in groups:
             with report.step(f"windows {curve.name} G{group}"):

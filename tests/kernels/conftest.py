@@ -121,7 +121,7 @@ def has_adx() -> bool:
 HOST_ARITHMETICS = ["portable", "adx"]
 
 
-@pytest.fixture(params=[*HOST_ARITHMETICS, "portable32"])
+@pytest.fixture(params=[*HOST_ARITHMETICS, "portable32", "ptx"])
 def any_arithmetic(request: pytest.FixtureRequest) -> str:
     """Every arithmetic there is, the one of the device included."""
     if request.param == "adx" and not has_adx():

@@ -133,7 +133,7 @@ def _test_operation(
 ) -> None:
     """out[i] <- operation(x[i], y[i]) in "scalar", "base", "extension", "g1" or "g2".
 
-    ``arithmetic`` may also be "portable32", which is the device's.
+    ``arithmetic`` may also be "portable32", or "ptx": the device's carry chains, on this CPU.
     """
 
 def _emulate(

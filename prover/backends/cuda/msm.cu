@@ -5,8 +5,8 @@
 using namespace prover;
 
 constexpr u32 add_threads = 128;
-// With a few registers fewer than the compiler would take, a third block fits on a multiprocessor.
-constexpr int accumulate_blocks = F::bytes == 96 ? 2 : 3;
+// Blocks on a multiprocessor: as many as registers allow without any of them spilled
+constexpr int accumulate_blocks = F::bytes == 32 ? 4 : F::bytes == 96 ? 2 : 3;
 
 extern "C" {
 

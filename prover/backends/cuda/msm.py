@@ -1,8 +1,8 @@
 """Multi-scalar multiplication on the device: which kernels run on what.
 
-The scalars are sorted by bucket first (`sort_scalars`), then points are added up (`add_points`): the
-same sorted scalars serve several sets of points. docs/decisions/014-gpu-msm.md tells why it is done
-this way.
+The scalars are sorted by bucket first (`sort_scalars`), then points are added up (`add_points`):
+the same sorted scalars serve several sets of points. docs/decisions/014-gpu-msm.md tells why it is
+done this way.
 """
 
 from dataclasses import dataclass
