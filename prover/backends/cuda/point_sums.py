@@ -37,26 +37,40 @@ class DevicePointSums:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        # Planning a sum takes half a millisecond, and every proof has the same ones.
+        self._sort_bytes: dict[tuple[str, int], int] = {}
+        self._add_bytes: dict[tuple[str, int, int], int] = {}
 
     def workspace(self, curve: Curve, group: int, n: int) -> int:
         """See `PointSums`."""
-        kernels = self._adding(curve, group)
-        return msm.sort_workspace(curve, n) + msm.add_workspace(curve, group, n, kernels)
+        return self._sort_workspace(curve, n) + self._add_workspace(curve, group, n)
 
     def sort(self, curve: Curve, scalars: Array) -> _SortedOnDevice:
         """See `PointSums`."""
         n = len(scalars)
-        workspace = self._device.empty((msm.sort_workspace(curve, n),))
+        workspace = self._device.empty((self._sort_workspace(curve, n),))
         kernels = self._device.program(curve, "sort.cu")
         return _SortedOnDevice(n, msm.sort_scalars(kernels, curve, scalars, workspace), workspace)
 
     def add(self, curve: Curve, group: int, points: Array, scalars: _SortedOnDevice) -> Bytes:
         """See `PointSums`."""
         kernels = self._adding(curve, group)
-        size = msm.add_workspace(curve, group, scalars.n, kernels)
-        workspace = self._device.empty((size,))
+        workspace = self._device.empty((self._add_workspace(curve, group, scalars.n),))
         total = msm.add_points(kernels, curve, group, points, scalars.scalars, workspace)
         return msm.affine(curve, group, kernels.to_host(total))
+
+    def _sort_workspace(self, curve: Curve, n: int) -> int:
+        name = (curve.name, n)
+        if name not in self._sort_bytes:
+            self._sort_bytes[name] = msm.sort_workspace(curve, n)
+        return self._sort_bytes[name]
+
+    def _add_workspace(self, curve: Curve, group: int, n: int) -> int:
+        name = (curve.name, group, n)
+        if name not in self._add_bytes:
+            kernels = self._adding(curve, group)
+            self._add_bytes[name] = msm.add_workspace(curve, group, n, kernels)
+        return self._add_bytes[name]
 
     def _adding(self, curve: Curve, group: int) -> Program:
         return self._device.program(curve, "msm.cu", group)
