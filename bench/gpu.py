@@ -319,7 +319,7 @@ def measure_transforms(run: Run, logs: list[int], depths: list[int]) -> None:
     head = ["curve", "N", "stages/pass", "split ms", "merge ms", "coset ms", "3 cosets", "floor"]
     for log in logs:
         for curve in CURVES.values():
-            x = run.device.array(random_scalars((3, 1 << log), np.random.default_rng(log)))
+            x = run.device.upload(random_scalars((3, 1 << log), np.random.default_rng(log)))
             for most in depths if log >= TILE_LOG else []:
                 if not run.has_time():
                     return

@@ -22,6 +22,9 @@ from prover.formats.zkey import ProvingKey
 _LEAST_CHUNK = 1 << 10
 """Points of a chunk, unless there are fewer: with less, the copies cost more than the sums."""
 
+_CHUNK_SHARE = 0.85
+"""Of the memory that is left: chunks of different lengths leave gaps."""
+
 _THREADS = 256
 _RESERVE = 0.02
 """Of the device's memory: what its pool loses to rounding and to gaps."""
@@ -172,7 +175,7 @@ class CudaBackend(Backend):
 
     def _chunk(self, curve: Curve, group: int, n: int) -> int:
         """The most points at a time for which points and workspace fit."""
-        available = self._device.available * (1 - _RESERVE)
+        available = self._device.available * _CHUNK_SHARE
         row = curve.point_bytes(group)
         while n > _LEAST_CHUNK and n * row + self._workspace(curve, group, n) > available:
             n = -(-n // 2)
