@@ -56,6 +56,13 @@ __forceinline__ void madc_wide_cc(u32& lo, u32& hi, u32 a, u32 b, u32 c_lo, u32 
                : "r"(a), "r"(b), "r"(c_lo), "r"(c_hi));
 }
 
+// -x, as ~x + 1
+__forceinline__ u32 negative(u32 x) {
+  u32 r;
+  asm("{ .reg .u32 t; not.b32 t, %1; add.u32 %0, t, 1; }" : "=r"(r) : "r"(x));
+  return r;
+}
+
 #else
 
 inline thread_local u32 carry_flag = 0;
@@ -64,6 +71,7 @@ inline u32 low_setting_carry(u64 x) {
   carry_flag = u32(x >> 32) & 1;
   return u32(x);
 }
+inline u32 negative(u32 x) { return 0 - x; }
 inline u32 add_cc(u32 a, u32 b) { return low_setting_carry(u64(a) + b); }
 inline u32 addc_cc(u32 a, u32 b) { return low_setting_carry(u64(a) + b + carry_flag); }
 inline u32 addc(u32 a, u32 b) { return a + b + carry_flag; }

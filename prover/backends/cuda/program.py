@@ -1,15 +1,14 @@
-"""Compiling kernels for a curve and starting them. Importing this needs CuPy."""
+"""Compiling kernels for a curve and starting them. Nothing but importing works without CuPy."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cupy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +19,10 @@ KERNELS = HERE.parents[1] / "kernels"
 CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
 COORDINATES = {1: "Fq", 2: "Fq2"}
 
-_log = logging.getLogger(__name__)
+OPTIONS = ("--std=c++17", f"-I{KERNELS}")
+"""For NVRTC; CuPy itself adds that functions are the device's by default."""
+
+_OUT_OF_MEMORY = 2
 
 
 def source_of(curve: str, path: Path, group: int | None = None) -> str:
@@ -42,14 +44,23 @@ def source_of(curve: str, path: Path, group: int | None = None) -> str:
     return "\n".join(lines) + "\n" + path.read_text(encoding="utf-8")
 
 
-OPTIONS = ("--std=c++17", f"-I{KERNELS}")
-"""For NVRTC; CuPy itself adds that functions are the device's by default."""
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn what CUDA says when the driver itself finds no memory into MemoryError."""
+    try:
+        yield
+    except RuntimeError as error:  # CuPy's errors are such, and carry CUDA's number
+        if getattr(error, "status", None) == _OUT_OF_MEMORY:
+            raise MemoryError(str(error)) from None
+        raise
 
 
 class Program:
     """The kernels of some files of one curve; see `prover.backends.cuda.msm.Kernels`."""
 
     def __init__(self, *modules: Any) -> None:
+        import cupy
+
         self._modules = modules
         self._functions: dict[str, Any] = {}
         device = cupy.cuda.Device().attributes
@@ -65,6 +76,8 @@ class Program:
         KeyError
             If there is none.
         """
+        import cupy
+
         if name not in self._functions:
             for module in self._modules:
                 try:
@@ -75,8 +88,16 @@ class Program:
         return self._functions[name]
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """Start a kernel on the current stream."""
-        self.function(name)((blocks,), (threads,), arguments)
+        """Start a kernel on the current stream, if it has any blocks.
+
+        Raises
+        ------
+        MemoryError
+            If the driver itself lacks memory.
+        """
+        if blocks > 0:
+            with memory_errors():
+                self.function(name)((blocks,), (threads,), arguments)
 
     def resident_blocks(self, name: str, threads: int) -> int:
         """Blocks that the device holds at once, by registers and threads."""
@@ -87,20 +108,30 @@ class Program:
 
     def to_host(self, data: Any) -> NDArray[np.uint8]:
         """Wait for the current stream, and copy."""
+        import cupy
+
         host: NDArray[np.uint8] = cupy.asnumpy(data)
         return host
+
+    def used(self) -> dict[str, Any]:
+        """CuPy's kernels by name, of those that were asked for."""
+        return dict(self._functions)
 
 
 @cache
 def compiled(curve: str, path: Path, group: int | None = None) -> Any:
-    """A module of kernels, from CuPy's cache on disk or compiled now (which takes a minute)."""
-    title = f"{path.stem} for {curve}" + (f" G{group}" if group else "")
-    start = time.perf_counter()
+    """A module of kernels, from CuPy's cache on disk or compiled now (which takes a minute).
+
+    Raises
+    ------
+    MemoryError
+        If the driver lacks memory to load it.
+    """
+    import cupy
+
     module = cupy.RawModule(code=source_of(curve, path, group), options=OPTIONS)
-    module.compile()
-    seconds = time.perf_counter() - start
-    if seconds > 1:
-        _log.info("compiled the CUDA kernels %s in %.0f s; they are cached on disk", title, seconds)
+    with memory_errors():
+        module.compile()
     return module
 
 
