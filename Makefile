@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 .PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook results \
-  test-gpu clean
+  test-gpu kernels-report clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -74,6 +74,11 @@ results:
 test-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu
+
+# Registers and spills of the CUDA kernels; needs no GPU. Takes some minutes.
+kernels-report:
+	@scripts/setup.sh $(VENV) prover,test
+	$(BIN)/python scripts/kernel_report.py
 
 clean:
 	rm -rf build dist demo-out $(VENV)

@@ -40,7 +40,7 @@ void reduce_groups(const Xyzz<F>* in, u32 arrays, u32 windows, u32 size, u32 ste
 }
 
 // Window w of the result of all steps: in[k windows + w] is t of step k, in[steps windows + w] is
-// x. Step 0 was over 2^first buckets, the others over 2^rest. One warp a window, one a block.
+// x. Step 0 was over 2^first buckets, the others over 2^rest. One team a window.
 template <class F>
 void sum_window(const Xyzz<F>* in, u32 steps, u32 first, u32 rest, Xyzz<F>* sums) {
   const u32 windows = gridDim.x, window = blockIdx.x;
@@ -54,7 +54,7 @@ void sum_window(const Xyzz<F>* in, u32 steps, u32 first, u32 rest, Xyzz<F>* sums
   if (lane() == 0) store_wide(sums + window, total);
 }
 
-// Horner's rule over the windows, and the bucket of the ones; one warp
+// Horner's rule over the windows, and the bucket of the ones; one team
 template <class F, class Fr>
 void combine_windows(const Xyzz<F>* sums, Windows<Fr> windows, const Xyzz<F>* ones, Xyzz<F>* out) {
   Xyzz<F> total = Xyzz<F>::infinity();

@@ -1,8 +1,6 @@
-// Group laws for a chain of single operations: lanes 0 to 3 of a warp hold the same points and share
-// out the multiplications that do not wait for one another. A law then takes three or four of them
-// one after another instead of nine or fourteen.
-//
-// All lanes of the warp must take part. The formulas are those of curve.cuh.
+// Group laws for a chain of single operations: the four threads of a block hold the same points and
+// share out the multiplications that do not wait for one another. A law then takes three or four of
+// them one after another instead of nine or fourteen. The formulas are those of curve.cuh.
 #pragma once
 
 #include "curve.cuh"
@@ -10,29 +8,31 @@
 
 namespace prover {
 
+constexpr u32 team_size = 4;
+
 template <class F>
 F of_lane(const F& x, u32 from) {
   constexpr int count = sizeof(F) / sizeof(u32);
   u32 words[count];
   memcpy(words, &x, sizeof(F));
-  for (int i = 0; i < count; ++i) words[i] = __shfl_sync(whole_warp, words[i], from);
+  for (int i = 0; i < count; ++i) words[i] = __shfl_sync((1 << team_size) - 1, words[i], from);
   F out;
   memcpy(static_cast<void*>(&out), words, sizeof(F));
   return out;
 }
 
-// Four products, one a lane
+// Four products, one a thread
 template <class F>
 struct Products {
   F v[4];
 
   Products(const F& a0, const F& b0, const F& a1, const F& b1, const F& a2, const F& b2,
            const F& a3, const F& b3) {
-    const u32 own = lane() % 4;
+    const u32 own = lane();
     const F a = own == 0 ? a0 : own == 1 ? a1 : own == 2 ? a2 : a3;
     const F b = own == 0 ? b0 : own == 1 ? b1 : own == 2 ? b2 : b3;
     const F product = a * b;
-    for (u32 i = 0; i < 4; ++i) v[i] = of_lane(product, i);
+    for (u32 i = 0; i < team_size; ++i) v[i] = of_lane(product, i);
   }
 };
 

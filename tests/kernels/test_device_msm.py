@@ -3,10 +3,13 @@
 import emulated
 import numpy as np
 import pytest
+from msm_cases import on_cpu, on_device
 
+from bench import gpu_inputs
 from prover import curves
-from prover.backends.cpu import _cpu
 from prover.backends.cuda import msm
+from prover.backends.cuda.windows import MAX_WIDTH, Windows, possible
+from prover.backends.cuda.workspace import Workspace
 
 
 @pytest.fixture(scope="session")
@@ -15,86 +18,92 @@ def libraries(tmp_path_factory):
 
 
 @pytest.fixture
-def kernels(libraries, model, group):
-    return libraries[model.name, group]
+def check(libraries, model, group):
+    curve = curves.CURVES[model.name]
+    kernels = libraries[model.name, group]
+    rng = np.random.default_rng(7)
+    few = gpu_inputs.few_points(curve, group, rng)
+
+    def run(n, points_kind, scalars_kind):
+        points = gpu_inputs.pick_points(few, n, points_kind, rng)
+        scalars = gpu_inputs.scalars(curve, n, scalars_kind, rng)
+        result = on_device(kernels, emulated.aligned, curve, group, points, scalars)
+        assert np.array_equal(result, on_cpu(curve, group, points, scalars))
+
+    return run
 
 
-def aligned(data: np.ndarray) -> np.ndarray:
-    """A copy whose rows can be loaded 16 bytes at a time."""
-    room = np.empty(data.nbytes + 16, np.uint8)
-    start = -room.ctypes.data % 16
-    view = room[start : start + data.nbytes].reshape(data.shape)
-    view[...] = data
-    return view
+@pytest.mark.parametrize("scalars", gpu_inputs.SCALARS)
+def test_scalars_of_every_kind(check, scalars):
+    check(40, "infinite", scalars)
 
 
-def filled(nbytes: int) -> np.ndarray:
-    return aligned(np.full(nbytes, 0xA5, np.uint8))
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_points(check, n):
+    check(n, "distinct", "random")
 
 
-def points_of(model, group, n, rng, kind):
-    """Rows of points: 40 multiples of the generator, their negatives, infinity."""
-    generator = _cpu.generator(model.name, group)
-    scalars = [rng.randrange(1, model.r).to_bytes(32, "little") for _ in range(40)]
-    few = [_cpu.scale(model.name, group, generator, np.frombuffer(s, np.uint8)) for s in scalars]
-    signed = [*few, *(_cpu.negate(model.name, group, p) for p in few)]
-    chosen = {
-        "distinct": lambda: few[rng.randrange(40)],
-        "one": lambda: few[0],
-        "inverse": lambda: signed[rng.choice([0, 40])],
-        "infinite": lambda: rng.choice([np.zeros_like(few[0]), signed[rng.randrange(80)]]),
-    }[kind]
-    return aligned(np.stack([chosen() for _ in range(n)]).reshape(n, -1))
-
-
-def scalars_of(model, n, rng, kind):
-    r = model.r
-    equal = rng.randrange(r)
-    draw = {
-        "random": lambda: rng.randrange(r),
-        "zero": lambda: 0,
-        "one": lambda: rng.choice([1, r - 1]),
-        "equal": lambda: equal,
-        "bytes": lambda: rng.randrange(256),
-        "mixed": lambda: rng.choice([0, 1, r - 1, rng.randrange(r)]),
-        "edges": lambda: rng.choice([r - 1, r - 2, r // 2, r // 2 + 1, r // 2 - 1, 1 << 252, 2]),
-    }[kind]
-    data = b"".join(draw().to_bytes(32, "little") for _ in range(n))
-    return aligned(np.frombuffer(data, np.uint8).reshape(n, 32))
-
-
-def run(kernels, model, group, points, scalars):
-    curve, n = curves.CURVES[model.name], len(points)
-    room = filled(msm.sort_workspace(curve, n))
-    digits = msm.sort_scalars(kernels, curve, scalars, room)
-    space = filled(msm.add_workspace(curve, group, n, kernels))
-    result = msm.add_points(kernels, curve, group, points, digits, space)
-    return msm.affine(curve, group, kernels.to_host(result))
-
-
-def on_cpu(model, group, points, scalars):
-    size = _cpu.msm_workspace(model.name, group, len(points), 1)
-    workspace = np.empty(size, np.uint8)
-    return _cpu.msm(model.name, group, points, scalars, workspace, 1).reshape(1, -1)
-
-
-KINDS = ["random", "zero", "one", "equal", "bytes", "mixed", "edges"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n", [1, 2, 65])
-def test_scalars_of_every_kind(kernels, model, group, kind, n, rng):
-    points = points_of(model, group, n, rng, "infinite")
-    scalars = scalars_of(model, n, rng, kind)
-    result = run(kernels, model, group, points, scalars)
-    assert np.array_equal(result, on_cpu(model, group, points, scalars))
-
-
-@pytest.mark.parametrize("scalars", ["equal", "mixed", "bytes"])
-@pytest.mark.parametrize("points", ["distinct", "one", "inverse"])
-def test_buckets_of_every_length(kernels, model, group, points, scalars, rng):
+@pytest.mark.parametrize(
+    ("points", "scalars"), [("one", "equal"), ("inverse", "bytes"), ("distinct", "mix 35/35/30")]
+)
+def test_buckets_of_every_length(check, points, scalars):
     """Buckets that many threads share, and points that meet themselves and their negatives."""
-    n = 700 if group == 1 else 150
-    rows, factors = points_of(model, group, n, rng, points), scalars_of(model, n, rng, scalars)
-    result = run(kernels, model, group, rows, factors)
-    assert np.array_equal(result, on_cpu(model, group, rows, factors))
+    check(600, points, scalars)
+
+
+@pytest.fixture
+def sorting(libraries):
+    return libraries["bn128", 1]
+
+
+@pytest.mark.parametrize("width", [2, 8, 11, 12, 16])
+@pytest.mark.parametrize("kind", ["random", "bytes", "equal", "mix 35/35/30"])
+def test_entries_are_every_digit_in_order_of_bucket(sorting, monkeypatch, width, kind):
+    """More than one tile a window, one pass and two."""
+    curve = curves.BN254
+    windows = Windows(curve.r.bit_length(), -(-curve.r.bit_length() // width))
+    monkeypatch.setattr(msm, "choose_windows", lambda *_: windows)
+    n = 9000 if width > 10 else 500
+    scalars = gpu_inputs.scalars(curve, n, kind, np.random.default_rng(width))
+    room = emulated.aligned(np.full(msm.sort_workspace(curve, n), 0xA5, np.uint8))
+    result = msm.sort_scalars(sorting, curve, emulated.aligned(scalars), room)
+    count = int(result.count[:4].view(np.uint32)[0])
+    entries = result.entries[: 8 * count].view(np.uint64)
+    buckets, points = (entries >> np.uint64(32)).astype(int), entries.astype(np.uint32)
+    assert (np.diff(buckets) >= 0).all()
+    sums = [0] * n
+    for bucket, point in zip(buckets.tolist(), points.tolist(), strict=True):
+        window, digit = divmod(bucket, windows.buckets)
+        value = (digit + 1) << (window * windows.bits // windows.count)
+        sums[point & 0x7FFFFFFF] += -value if point >> 31 else value
+    for point in result.ones[: 4 * result.ones_count].view(np.uint32).tolist():
+        sums[point & 0x7FFFFFFF] += -1 if point >> 31 else 1
+    values = [int.from_bytes(row.tobytes(), "little") for row in scalars]
+    assert [total % curve.r for total in sums] == values
+
+
+@pytest.mark.parametrize("curve", curves.CURVES.values(), ids=list(curves.CURVES))
+def test_more_points_take_wider_windows(curve):
+    chosen = [msm.choose_windows(curve, 1 << log) for log in range(28)]
+    counts = [windows.count for windows in chosen]
+    assert counts == sorted(counts, reverse=True)
+    assert chosen[-1].width <= MAX_WIDTH
+    for windows in possible(curve.r.bit_length()):
+        assert sum(windows.passes()) == sum(windows.steps()) == windows.width - 1
+        assert max(windows.passes()) <= 10
+        assert len(set(windows.steps()[1:])) <= 1
+
+
+@pytest.mark.parametrize("curve", curves.CURVES.values(), ids=list(curves.CURVES))
+def test_workspace_for_many_serves_few(curve):
+    limit = msm.sort_workspace(curve, 1 << 16)
+    for dense in (0, 1, 1000, 40_000, 65_000, 1 << 16):
+        windows = msm.choose_windows(curve, dense, limit, 1 << 16)
+        assert windows.count >= msm.choose_windows(curve, 1 << 16).count
+
+
+def test_a_workspace_too_small_is_refused():
+    space = Workspace(np.empty(1000, np.uint8))
+    space.take(256)
+    with pytest.raises(ValueError, match="1000 bytes, not 1280"):
+        space.take(1000)

@@ -29,12 +29,12 @@ __global__ void __launch_bounds__(add_threads)
   reduce_groups<F>(in, arrays, windows, size, step, out);
 }
 
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(team_size)
     sum_windows(const Xyzz<F>* in, u32 steps, u32 first, u32 rest, Xyzz<F>* sums) {
   sum_window<F>(in, steps, first, rest, sums);
 }
 
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(team_size)
     combine(const Xyzz<F>* sums, int windows, const Xyzz<F>* ones, Xyzz<F>* out) {
   combine_windows<F, Curve::Fr>(sums, {windows}, ones, out);
 }

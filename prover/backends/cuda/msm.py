@@ -22,6 +22,7 @@ SORT_THREADS = 256
 SCAN_THREADS = 1024
 CLASSIFY_THREADS = 256
 ADD_THREADS = 128
+TEAM = 4
 SHORTEST_PART = 8
 FOLD_STEP = 4
 WAVES = 4
@@ -331,11 +332,11 @@ def _reduce(kernels: Kernels, windows: Windows, buffers: _AddBuffers) -> Any:
     kernels.launch(
         "sum_windows",
         windows.count,
-        32,
+        TEAM,
         *(source, np.uint32(len(steps)), np.uint32(steps[0]), np.uint32(rest), buffers.windows),
     )
     arguments = (buffers.windows, np.int32(windows.count), buffers.ones, buffers.result)
-    kernels.launch("combine", 1, 32, *arguments)
+    kernels.launch("combine", 1, TEAM, *arguments)
     return buffers.result
 
 
