@@ -3,7 +3,7 @@
 #include "ntt_pass.cuh"
 
 using namespace prover;
-using F = Curve::Fr;
+using Fr = Curve::Fr;
 
 // Element i of the vectors, for one thread an element
 PROVER_INLINE u64 own_element() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -11,35 +11,35 @@ PROVER_INLINE u64 own_element() { return u64(blockIdx.x) * blockDim.x + threadId
 // One block a tile of each of `batch` vectors that follow each other; those of the same tile, which
 // read the same twiddles, are neighbours.
 template <Way way>
-PROVER_INLINE void run_pass(F* x, const F* twiddles, const F* factors, const Pass& pass,
+PROVER_INLINE void run_pass(Fr* x, const Fr* twiddles, const Fr* factors, const Pass& pass,
                             u32 batch) {
-  __shared__ typename F::Limb words[Tile<F>::size];
+  __shared__ typename Fr::Limb words[Tile<Fr>::size];
   const u32 tile = blockIdx.x / batch;
   x += u64(blockIdx.x % batch) << pass.log;
   for (int round = 0; round < rounds(way, pass); ++round) {
     if (round > 0) __syncthreads();
-    run_round<way, F>(x, twiddles, factors, pass, tile, round, threadIdx.x, Tile<F>{words});
+    run_round<way, Fr>(x, twiddles, factors, pass, tile, round, threadIdx.x, Tile<Fr>{words});
   }
 }
 
 extern "C" __global__ void __launch_bounds__(tile_threads, 4)
-    split_pass(F* x, const F* twiddles, int log, int first, int stages, u32 batch) {
+    split_pass(Fr* x, const Fr* twiddles, int log, int first, int stages, u32 batch) {
   run_pass<Way::split>(x, twiddles, nullptr, Pass{log, first, stages}, batch);
 }
 
 extern "C" __global__ void __launch_bounds__(tile_threads, 4)
-    merge_pass(F* x, const F* twiddles, int log, int first, int stages, u32 batch) {
+    merge_pass(Fr* x, const Fr* twiddles, int log, int first, int stages, u32 batch) {
   run_pass<Way::merge>(x, twiddles, nullptr, Pass{log, first, stages}, batch);
 }
 
 extern "C" __global__ void __launch_bounds__(tile_threads, 4)
-    turn_pass(F* x, const F* twiddles, const F* factors, int log, int first, int stages,
+    turn_pass(Fr* x, const Fr* twiddles, const Fr* factors, int log, int first, int stages,
               u32 batch) {
   run_pass<Way::turn>(x, twiddles, factors, Pass{log, first, stages}, batch);
 }
 
 // The whole transform of vectors shorter than a tile, one block each
-extern "C" __global__ void odd_coset_of_few(F* x, const F* twiddles, const F* factors, int log) {
+extern "C" __global__ void odd_coset_of_few(Fr* x, const Fr* twiddles, const Fr* factors, int log) {
   x += u64(blockIdx.x) << log;
   for (int step = 0; step < steps_of_few(log); ++step) {
     run_step_of_few(x, twiddles, factors, log, step, threadIdx.x, blockDim.x);
@@ -48,42 +48,43 @@ extern "C" __global__ void odd_coset_of_few(F* x, const F* twiddles, const F* fa
 }
 
 // Entries [filled, 2 filled) of the table of twiddles
-extern "C" __global__ void extend_twiddles(F* twiddles, const F* root, u32 filled) {
+extern "C" __global__ void extend_twiddles(Fr* twiddles, const Fr* root, u32 filled) {
   const u64 i = own_element();
   if (i < filled) store_wide(twiddles + filled + i, load_wide(twiddles + i) * *root);
 }
 
-extern "C" __global__ void multiply(const F* x, const F* y, F* out, u64 n) {
+extern "C" __global__ void multiply(const Fr* x, const Fr* y, Fr* out, u64 n) {
   const u64 i = own_element();
   if (i < n) store_wide(out + i, load_wide(x + i) * load_wide(y + i));
 }
 
 // a b - c out of Montgomery form
-extern "C" __global__ void quotient(const F* a, const F* b, const F* c, F::Integer* out, u64 n) {
+extern "C" __global__ void quotient(const Fr* a, const Fr* b, const Fr* c, Fr::Integer* out,
+                                    u64 n) {
   const u64 i = own_element();
   if (i >= n) return;
-  const F value = load_wide(a + i) * load_wide(b + i) - load_wide(c + i);
+  const Fr value = load_wide(a + i) * load_wide(b + i) - load_wide(c + i);
   store_wide(out + i, value.to_integer());
 }
 
 // One thread a row; `order` names rows of like lengths side by side.
 extern "C" __global__ void short_rows(const u32* order, u32 count, const u32* starts,
-                                      const Entry* entries, const F* coefficients,
-                                      const F::Integer* x, F* out) {
+                                      const Entry* entries, const Fr* coefficients,
+                                      const Fr::Integer* x, Fr* out) {
   const u64 i = own_element();
   if (i >= count) return;
   const u32 row = order[i];
-  store_wide(out + row, CompressedRows<F>{starts, entries, coefficients}.partial(row, 0, 1, x));
+  store_wide(out + row, CompressedRows<Fr>{starts, entries, coefficients}.partial(row, 0, 1, x));
 }
 
 // One block a row
 extern "C" __global__ void __launch_bounds__(long_row_threads)
-    long_rows(const u32* order, const u32* starts, const Entry* entries, const F* coefficients,
-              const F::Integer* x, F* out) {
-  __shared__ F sums[long_row_threads];
+    long_rows(const u32* order, const u32* starts, const Entry* entries, const Fr* coefficients,
+              const Fr::Integer* x, Fr* out) {
+  __shared__ Fr sums[long_row_threads];
   const u32 row = order[blockIdx.x], thread = threadIdx.x;
   sums[thread] =
-      CompressedRows<F>{starts, entries, coefficients}.partial(row, thread, long_row_threads, x);
+      CompressedRows<Fr>{starts, entries, coefficients}.partial(row, thread, long_row_threads, x);
   for (u32 half = long_row_threads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (thread < half) sums[thread] = sums[thread] + sums[thread + half];
