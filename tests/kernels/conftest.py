@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import emulated
 import numpy as np
 import pytest
 from py_ecc import bls12_381, bn128
@@ -116,6 +117,14 @@ def has_adx() -> bool:
     with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as info:
         flags = next((line for line in info if line.startswith("flags")), "").split()
     return "bmi2" in flags and "adx" in flags
+
+
+@pytest.fixture(scope="session")
+def libraries(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[str, int], emulated.EmulatedKernels]:
+    """The device's kernels of each curve and group, built for the host."""
+    return emulated.build(tmp_path_factory.mktemp("emulated"))
 
 
 HOST_ARITHMETICS = ["portable", "adx"]

@@ -12,11 +12,6 @@ from prover.backends.cuda.windows import MAX_WIDTH, Windows, possible
 from prover.backends.cuda.workspace import Workspace
 
 
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory):
-    return emulated.build(tmp_path_factory.mktemp("emulated"))
-
-
 @pytest.fixture
 def check(libraries, model, group):
     curve = curves.CURVES[model.name]
