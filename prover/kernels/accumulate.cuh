@@ -2,9 +2,9 @@
 //
 // Every thread adds up the same number of consecutive entries, whatever the buckets are: no warp
 // waits for its fullest bucket, and a bucket of any length is spread over as many threads as it
-// needs. A run is what a thread has of one bucket. The run in which a bucket begins is stored as the
-// bucket; a run that continues a bucket from the thread before is that thread's head, and `fold`
-// adds the heads to their buckets, in rounds of the same pattern.
+// needs. A run is what a thread has of one bucket. The run in which a bucket begins is stored as
+// the bucket; a run that continues a bucket from the thread before is that thread's head, and
+// `fold` adds the heads to their buckets, in rounds of the same pattern.
 #pragma once
 
 #include "curve.cuh"
@@ -23,7 +23,9 @@ struct Sorted {
   u32 ones_count;
   u32 ones_bucket;
 
-  u64 at(u32 i, u32 dense) const {
+  // The count is read anew every time: a register is worth more than a load.
+  u64 at(u32 i) const {
+    const u32 dense = *count;
     return i < dense ? entries[i] : make_entry(ones_bucket, ones[i - dense]);
   }
 };
@@ -49,8 +51,7 @@ template <class F>
 void accumulate(const Affine<F>* points, const Sorted& sorted, Xyzz<F>* buckets, Xyzz<F>* heads,
                 u32* head_buckets) {
   const u32 t = thread_of_grid();
-  const u32 dense = *sorted.count;
-  const u32 size = dense + sorted.ones_count;
+  const u32 size = *sorted.count + sorted.ones_count;
   const u32 threads = gridDim.x * blockDim.x;
   const u32 even = (size + threads - 1) / threads;
   const u32 part = even > shortest_part ? even : shortest_part;
@@ -58,9 +59,9 @@ void accumulate(const Affine<F>* points, const Sorted& sorted, Xyzz<F>* buckets,
   if (u64(t) * part >= size) return;
   const u32 begin = t * part;
   const u32 end = size - begin < part ? size : begin + part;
-  u64 entry = sorted.at(begin, dense);
+  u64 entry = sorted.at(begin);
   u32 bucket = bucket_of(entry);
-  bool continues = begin > 0 && bucket_of(sorted.at(begin - 1, dense)) == bucket;
+  bool continues = begin > 0 && bucket_of(sorted.at(begin - 1)) == bucket;
   Xyzz<F> sum = Xyzz<F>::infinity();
   for (u32 i = begin; i < end; ++i) {
     if (bucket_of(entry) != bucket) {
@@ -72,7 +73,7 @@ void accumulate(const Affine<F>* points, const Sorted& sorted, Xyzz<F>* buckets,
     Affine<F> point = load_wide(points + (index_of(entry) & ~sign_bit));
     if (index_of(entry) & sign_bit) point.y = -point.y;
     if (i + 1 < end) {
-      entry = sorted.at(i + 1, dense);
+      entry = sorted.at(i + 1);
       const Affine<F>* next = points + (index_of(entry) & ~sign_bit);
       prefetch(next);
       prefetch(&next->y);

@@ -49,8 +49,8 @@ void classify(const typename Fr::Integer* scalars, u32 n, u32* dense, u32* ones,
       (i == 0 ? dense : ones)[base[i] + k] = list[i][k];
 }
 
-// codes[window count + i] = |digit|, and the sign bit if the point is to be negated, for the i-th of
-// `count` dense scalars. One thread a scalar.
+// codes[window count + i] = |digit|, and the sign bit if the point is to be negated, for the i-th
+// of `count` dense scalars. One thread a scalar.
 template <class Fr>
 void cut(const typename Fr::Integer* scalars, const u32* dense, u32 count, Windows<Fr> windows,
          u32* codes) {

@@ -1,10 +1,10 @@
 // Modular arithmetic by carry chains on 32-bit limbs, for the device.
 //
-// A product of two limbs is 64 bits wide, and the multiplier adds it to a pair of limbs with a carry
-// in and out, but only to a pair of registers that is aligned. So the products of a row are taken
-// in two chains, those of the even limbs and those of the odd ones, into two accumulators that lie
-// one limb apart. Dividing by 2^32 then only swaps their roles. (Emmart, Luitjens, Weems and Woolley,
-// "Optimizing modular multiplication for NVIDIA's Maxwell GPUs", 2016.)
+// A product of two limbs is 64 bits wide, and the multiplier adds it to a pair of limbs with a
+// carry in and out, but only to a pair of registers that is aligned. So the products of a row are
+// taken in two chains, those of the even limbs and those of the odd ones, into two accumulators
+// that lie one limb apart. Dividing by 2^32 then only swaps their roles. (Emmart, Luitjens, Weems
+// and Woolley, "Optimizing modular multiplication for NVIDIA's Maxwell GPUs", 2016.)
 #pragma once
 
 #include "carry.cuh"
@@ -166,9 +166,9 @@ struct Ptx {
     odd[n - 1] = addc(odd[n - 1], 0);
   }
 
-  // x times -q^-1 mod 2^32, which is -x where the low limb of q is 1. The compiler must not see that:
-  // it would negate the factor in the products of the low halves, and then could no longer take low
-  // and high halves together (176 multiplications instead of 128).
+  // x times -q^-1 mod 2^32, which is -x where the low limb of q is 1. The compiler must not see
+  // that: it would negate the factor in the products of the low halves, and then could no longer
+  // take low and high halves together (176 multiplications instead of 128).
   template <u32 inverse>
   static u32 times_inverse(u32 x) {
     return inverse + 1 == 0 ? negative(x) : x * inverse;

@@ -67,8 +67,8 @@ template <class Source, class Visit>
 void visit_tile(const Source& source, u32 tiles, Visit&& visit) {
   constexpr u32 part = sort_tile / sort_warps;
   const u32 window = blockIdx.x / tiles;
-  const u32 first = source.begin(window) + (blockIdx.x % tiles) * sort_tile +
-                    threadIdx.x / warp_size * part;
+  const u32 first =
+      source.begin(window) + (blockIdx.x % tiles) * sort_tile + threadIdx.x / warp_size * part;
   const u32 end = source.end(window);
   for (u32 i = first; i < first + part; i += warp_size) {
     if (i >= end) return;

@@ -7,14 +7,14 @@
 using Curve = prover::CURVE_CLASS<prover::Ptx>;
 using F = Curve::FIELD;
 
-#include "../../prover/backends/cuda/msm.cu"
-#include "../../prover/backends/cuda/sort.cu"
-
 #include <cstdint>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+#include "../../prover/backends/cuda/msm.cu"
+#include "../../prover/backends/cuda/sort.cu"
 
 namespace {
 
@@ -33,7 +33,8 @@ void call(void (*kernel)(Args...), const std::uint64_t* words, std::index_sequen
 }
 
 template <class... Args>
-void launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, const std::uint64_t* words) {
+void launch(void (*kernel)(Args...), unsigned blocks, unsigned threads,
+            const std::uint64_t* words) {
   emulator::launch(blocks, threads,
                    [=] { call(kernel, words, std::index_sequence_for<Args...>{}); });
 }

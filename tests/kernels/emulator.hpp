@@ -1,6 +1,6 @@
-// Runs kernels on the host: every thread of a block is a coroutine, and barriers and warp operations
-// switch between them. What a kernel computes from its indices, barriers and warp operations is
-// tested so; real concurrency is not.
+// Runs kernels on the host: every thread of a block is a coroutine, and barriers and warp
+// operations switch between them. What a kernel computes from its indices, barriers and warp
+// operations is tested so; real concurrency is not.
 #pragma once
 
 #include <setjmp.h>
@@ -25,7 +25,8 @@ struct Index {
 
 enum class State { runs, waits_for_block, waits_for_warp, done };
 
-// swapcontext saves the signal mask, a system call; it only starts coroutines, and jumps do the rest.
+// swapcontext saves the signal mask, a system call; it only starts coroutines, and jumps do the
+// rest.
 struct Thread {
   ucontext_t start;
   jmp_buf place;

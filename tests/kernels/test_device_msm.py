@@ -51,14 +51,22 @@ def sorting(libraries):
     return libraries["bn128", 1]
 
 
-@pytest.mark.parametrize("width", [2, 8, 11, 12, 16])
-@pytest.mark.parametrize("kind", ["random", "bytes", "equal", "mix 35/35/30"])
-def test_entries_are_every_digit_in_order_of_bucket(sorting, monkeypatch, width, kind):
-    """More than one tile a window, one pass and two."""
+@pytest.mark.parametrize(
+    ("width", "n", "kind"),
+    [
+        (2, 70, "random"),
+        (8, 300, "edges"),
+        (11, 300, "equal"),
+        (12, 300, "mix 35/35/30"),
+        (16, 8500, "bytes"),
+        (21, 8500, "random"),
+    ],
+)
+def test_entries_are_every_digit_in_order_of_bucket(sorting, monkeypatch, width, n, kind):
+    """One tile a window and two, one pass and two."""
     curve = curves.BN254
     windows = Windows(curve.r.bit_length(), -(-curve.r.bit_length() // width))
     monkeypatch.setattr(msm, "choose_windows", lambda *_: windows)
-    n = 9000 if width > 10 else 500
     scalars = gpu_inputs.scalars(curve, n, kind, np.random.default_rng(width))
     room = emulated.aligned(np.full(msm.sort_workspace(curve, n), 0xA5, np.uint8))
     result = msm.sort_scalars(sorting, curve, emulated.aligned(scalars), room)

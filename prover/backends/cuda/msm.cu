@@ -5,7 +5,7 @@
 using namespace prover;
 
 constexpr u32 add_threads = 128;
-// Blocks on a multiprocessor: as many as registers allow without any of them spilled
+// Blocks on a multiprocessor: as many as registers allow with next to none of them spilled
 constexpr int accumulate_blocks = F::bytes == 32 ? 4 : F::bytes == 96 ? 2 : 3;
 
 extern "C" {
