@@ -2,10 +2,12 @@
 
 import argparse
 import resource
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bigmem.cli._command import tell
+from bigmem.terminal import can_draw
 from prover.backends import BACKENDS
 from prover.errors import UsageError
 
@@ -68,8 +70,13 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def backend_for(key: "ProvingKey", arguments: argparse.Namespace) -> "Backend":
-    """The backend that the options of `add_proving_options` ask for.
+def devices(text: str) -> list[int]:
+    """A parser of numbers of GPUs with commas between them, for argparse."""
+    return [number(0, 999)(part) for part in text.split(",")]
+
+
+def backend_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int = 1) -> "Backend":
+    """The backend that the options of `add_proving_options` ask for, to make so many proofs.
 
     Raises
     ------
@@ -81,9 +88,38 @@ def backend_for(key: "ProvingKey", arguments: argparse.Namespace) -> "Backend":
         arguments.backend,
         threads=arguments.threads,
         domain=key.domain,
+        proofs=proofs,
         device_memory=arguments.device_memory,
-        notify=lambda line: tell(f"{line}\n"),
+        notify=notify,
     )
+
+
+def backends_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int) -> "list[Backend]":
+    """The backends, one a worker, that the options of a batch of so many proofs ask for.
+
+    Raises
+    ------
+    UnavailableBackend, UsageError
+    """
+    from prover.backends import get_cuda_backends
+
+    if arguments.devices is None:
+        return [backend_for(key, arguments, proofs)]
+    if arguments.backend == "cpu":
+        raise UsageError("--devices names GPUs, which --backend cpu does not use")
+    return get_cuda_backends(
+        arguments.devices, device_memory=arguments.device_memory, notify=notify
+    )
+
+
+def notify(line: str) -> None:
+    """Tell on stderr what is under way; dim on a terminal where rich is installed."""
+    if not can_draw(sys.stderr):
+        tell(f"{line}\n")
+        return
+    from rich.console import Console
+
+    Console(stderr=True).print(line, style="dim", markup=False, highlight=False)
 
 
 def allocator_named(name: str | None) -> "bigmem.Allocator":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from emulated import EmulatedKernels
 
 from prover.backends.cpu import _cpu
 from prover.curves import Curve
@@ -72,6 +73,16 @@ class EmulatedDevice:
     def synchronize(self) -> None:
         pass
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        yield
+
+    def rejoin(self) -> None:
+        pass
+
+    def prepare(self, curve: Curve) -> None:
+        pass
+
     def launch(
         self, curve: Curve, kernel: str, blocks: int, threads: int, *arguments: object
     ) -> None:
@@ -125,3 +136,19 @@ class HostPointSums:
         given = (np.array(points), np.array(scalars[0]))
         del buckets
         return _cpu.msm(curve.name, group, *given, space).reshape(1, -1)
+
+    def finish(self, pending: np.ndarray) -> np.ndarray:
+        return pending
+
+
+class WholeDevice(EmulatedDevice):
+    """With the kernels that work on points, too."""
+
+    def __init__(
+        self, libraries: dict[tuple[str, int], EmulatedKernels], limit: int = 1 << 40
+    ) -> None:
+        super().__init__(limit)
+        self._libraries = libraries
+
+    def program(self, curve: Curve, file: str, group: int | None = None) -> EmulatedKernels:
+        return self._libraries[curve.name, group or 1]

@@ -13,6 +13,7 @@ using F = Curve::FIELD;
 #include <type_traits>
 #include <utility>
 
+#include "../../prover/backends/cuda/fixed_base.cu"
 #include "../../prover/backends/cuda/msm.cu"
 #include "../../prover/backends/cuda/sort.cu"
 
@@ -63,6 +64,7 @@ extern "C" int launch_kernel(const char* wanted, unsigned blocks, unsigned threa
   KERNEL(reduce_buckets)
   KERNEL(sum_windows)
   KERNEL(combine)
+  KERNEL(multiply_base)
   throw std::invalid_argument("there is no kernel " + name);
 } catch (const std::exception& problem) {
   error = problem.what();

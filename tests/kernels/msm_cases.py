@@ -29,8 +29,9 @@ def on_device(
     room = workspace(msm.sort_workspace(curve, n))
     digits = msm.sort_scalars(kernels, curve, to_device(scalars), room)
     space = workspace(msm.add_workspace(curve, group, n, kernels))
-    result = msm.add_points(kernels, curve, group, to_device(points), digits, space)
-    return msm.affine(curve, group, kernels.to_host(result))
+    tail_room = workspace(msm.tail_bytes(curve, group))
+    tail = msm.add_points(kernels, curve, group, to_device(points), digits, space, tail_room)
+    return msm.affine(curve, group, kernels.to_host(msm.combine(kernels, tail)))
 
 
 def on_cpu(curve: Curve, group: int, points: np.ndarray, scalars: np.ndarray) -> np.ndarray:

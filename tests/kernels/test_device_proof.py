@@ -1,23 +1,12 @@
 """A whole proof by the CUDA backend, every kernel of the device run on the host."""
 
-from emulated_device import EmulatedDevice
+from emulated_device import WholeDevice
 
 from prover.backends import get_backend
 from prover.backends.cuda.backend import CudaBackend
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove
-
-
-class WholeDevice(EmulatedDevice):
-    """With the kernels that sort scalars and add up points."""
-
-    def __init__(self, libraries):
-        super().__init__()
-        self.libraries = libraries
-
-    def program(self, curve, file, group=None):
-        return self.libraries[curve.name, group or 1]
 
 
 def test_a_proof_equals_the_cpu_backends(multiplier, libraries):

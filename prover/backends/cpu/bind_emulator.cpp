@@ -96,12 +96,22 @@ CompressedRows<F> rows_of(const Arguments& a, std::size_t first) {
   return {a.array<u32>(first), a.array<Entry>(first + 1), a.array<F>(first + 2)};
 }
 
+// What a row's product becomes: argument `first` is the output, then come the rows that are wanted
+// and whether the output is multiplied.
+template <class F>
+void put(const Arguments& a, std::size_t first, u32 row, const F& value) {
+  const u32 begin = a.integer<u32>(first + 1), end = a.integer<u32>(first + 2);
+  if (row < begin || row >= end) return;
+  F& at = a.array<F>(first)[row - begin];
+  at = a.integer<u32>(first + 3) != 0 ? at * value : value;
+}
+
 template <class F>
 void short_rows(const Arguments& a) {
   const CompressedRows<F> rows = rows_of<F>(a, 2);
   for (u32 i = 0; i < a.integer<u32>(1); ++i) {
     const u32 row = a.array<u32>(0)[i];
-    a.array<F>(6)[row] = rows.partial(row, 0, 1, a.array<typename F::Integer>(5));
+    put<F>(a, 6, row, rows.partial(row, 0, 1, a.array<typename F::Integer>(5)));
   }
 }
 
@@ -113,7 +123,7 @@ void long_rows(const Arguments& a, std::size_t blocks) {
     F sum = F::zero();
     for (u32 thread = 0; thread < long_row_threads; ++thread)
       sum = sum + rows.partial(row, thread, long_row_threads, a.array<typename F::Integer>(4));
-    a.array<F>(5)[row] = sum;
+    put<F>(a, 5, row, sum);
   }
 }
 
@@ -131,6 +141,12 @@ void quotient(const Arguments& a) {
 }
 
 template <class F>
+void difference(const Arguments& a) {
+  for (u64 i = 0; i < a.integer<u64>(3); ++i)
+    a.array<typename F::Integer>(2)[i] = (a.array<F>(0)[i] - a.array<F>(1)[i]).to_integer();
+}
+
+template <class F>
 void launch(const std::string& kernel, std::size_t blocks, std::size_t threads,
             const Arguments& a) {
   if (kernel == "split_pass") return run_pass<F, Way::split>(a, blocks, nullptr, 2);
@@ -142,6 +158,7 @@ void launch(const std::string& kernel, std::size_t blocks, std::size_t threads,
   if (kernel == "long_rows") return long_rows<F>(a, blocks);
   if (kernel == "multiply") return multiply<F>(a);
   if (kernel == "quotient") return quotient<F>(a);
+  if (kernel == "difference") return difference<F>(a);
   throw std::invalid_argument("there is no kernel '" + kernel + "'");
 }
 

@@ -1,7 +1,9 @@
 """The CUDA backend: a proof whose vectors never leave the device."""
 
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -51,6 +53,7 @@ class CudaBackend(Backend):
         self._point_sums = DevicePointSums(device) if point_sums is None else point_sums
         self._host = CpuBackend()
         self._resident: Resident[Any] = Resident()
+        self._on_host: WeakKeyDictionary[ProvingKey, Matrices] = WeakKeyDictionary()
         self._transforms: dict[str, Transform] = {}
         self._lock = threading.Lock()
 
@@ -68,14 +71,15 @@ class CudaBackend(Backend):
             # If memory was lost to others or to gaps: once more, with nothing kept.
             for keeping in (True, False):
                 try:
+                    self._device.prepare(key.curve)
                     return self._sums(key, witness, self._room(key) if keeping else 0)
                 except MemoryError:
                     pass
                 self._give_back()
         raise OutOfDeviceMemory(
-            f"{key.path}: a proof needs {format_size(self._vector_bytes(key))} of GPU memory for "
-            f"its vectors and some for its sums, of {format_size(self._device.limit)} that may be "
-            "used; use --backend cpu"
+            f"{key.path}: a proof needs {format_size(self._least_vector_bytes(key))} of GPU memory "
+            "for its vectors and some for its matrices and sums, of "
+            f"{format_size(self._device.limit)} that may be used; use --backend cpu"
         )
 
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:
@@ -106,41 +110,83 @@ class CudaBackend(Backend):
             sum_b2 = self._sum(key, "B2", 2, key.b2, scalars, room)
         with bigmem.layer("msm C"):
             sum_c = self._sum(key, "C", 1, key.c1, scalars, room)
-        return Sums(a=sum_a, b1=sum_b1, b2=sum_b2, c=sum_c, h=sum_h)
+            # The ends of all sums, of which only the last may still be running
+            return Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
 
     def _quotient_values(self, key: ProvingKey, w: Array, room: int) -> Array:
         """The steps of `prover.qap.quotient_values`, on the device."""
+        matrices = self._resident_matrices(key, room)
+        if matrices is None:
+            return self._quotient_values_in_two(key, w)
         device, curve, n = self._device, key.curve, key.domain
-        blocks = -(-n // _THREADS)
-        vectors = device.empty((3, n, SCALAR_BYTES))
-        a, b, c = vectors
+        ab, h = device.empty((2, n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
+        transform = self._transform(curve)
         with bigmem.layer("sparse"):
-            self._matrices(key, room).multiply(device, curve, w, vectors[:2])
-            device.launch(curve, "multiply", blocks, _THREADS, a, b, c, np.uint64(n))
+            matrices.multiply(device, curve, w, ab)
+            self._pointwise(curve, "multiply", *ab, h)
             device.synchronize()
         with bigmem.layer("ntt"):
-            self._transform(curve).odd_coset(vectors)
-            h = device.empty((n, SCALAR_BYTES))
-            device.launch(curve, "quotient", blocks, _THREADS, a, b, c, h, np.uint64(n))
+            transform.odd_coset(ab)
+            transform.odd_coset(h)
+            self._pointwise(curve, "quotient", *ab, h, h)
             device.synchronize()
         return h
 
-    def _matrices(self, key: ProvingKey, room: int) -> Matrices:
+    def _quotient_values_in_two(self, key: ProvingKey, w: Array) -> Array:
+        """The same in two vectors instead of three, with one product more of each matrix."""
+        device, curve, n = self._device, key.curve, key.domain
+        matrices = self._compressed(key).to_device(device)
+        h, x = device.empty((n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
+        transform = self._transform(curve)
+        for matrix, vector in enumerate((h, x)):
+            with bigmem.layer("sparse"):
+                matrices.multiply_one(device, curve, w, matrix, vector)
+                device.synchronize()
+            with bigmem.layer("ntt"):
+                transform.odd_coset(vector)
+                device.synchronize()
+        self._pointwise(curve, "multiply", h, x, h)
+        with bigmem.layer("sparse"):
+            matrices.multiply_one(device, curve, w, 0, x)
+            matrices.multiply_one(device, curve, w, 1, x, times=True)
+            device.synchronize()
+        with bigmem.layer("ntt"):
+            transform.odd_coset(x)
+            self._pointwise(curve, "difference", h, x, h)
+            device.synchronize()
+        return h
+
+    def _pointwise(self, curve: Curve, kernel: str, *vectors: Array) -> None:
+        n = len(vectors[0])
+        self._device.launch(curve, kernel, -(-n // _THREADS), _THREADS, *vectors, np.uint64(n))
+
+    def _resident_matrices(self, key: ProvingKey, room: int) -> Matrices | None:
         found: Matrices | None = self._resident.find(key, "matrices")
         if found is not None:
             return found
-        host = compress(key.coefficients, key.domain, key.drop)
+        host = self._compressed(key)
+        kept: Matrices | None = self._resident.keep(
+            key, "matrices", host.nbytes, room, lambda: host.to_device(self._device)
+        )
+        if kept is not None:
+            del self._on_host[key]
+        return kept
 
-        def make() -> Matrices:
-            return host.to_device(self._device)
-
-        kept: Matrices | None = self._resident.keep(key, "matrices", host.nbytes, room, make)
-        return make() if kept is None else kept
+    def _compressed(self, key: ProvingKey) -> Matrices:
+        """The matrices in host memory, where those stay that the device has no room for."""
+        if key not in self._on_host:
+            self._on_host[key] = compress(key.coefficients, key.domain, key.drop)
+        return self._on_host[key]
 
     def _sum(
         self, key: ProvingKey, name: str, group: int, points: Bytes, scalars: "_Scalars", room: int
-    ) -> Bytes:
-        """The sum of scalars times points, which are those of the last scalars."""
+    ) -> Callable[[], Bytes]:
+        """Start the sum of scalars times points, which are those of the last scalars.
+
+        Returns
+        -------
+        What waits for it.
+        """
         lacking = len(scalars.values) - len(points)
         kept: Array | None = self._resident.find(key, name)
         if kept is None:
@@ -149,10 +195,13 @@ class CudaBackend(Backend):
                 key, name, nbytes, room, lambda: self._padded(points, lacking, key)
             )
         if kept is None:
-            return self._streamed_sum(key, group, points, scalars.values[lacking:])
+            total = self._streamed_sum(key, group, points, scalars.values[lacking:])
+            return lambda: total
         if scalars.sorted is None:
             scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
-        return self._point_sums.add(key.curve, group, kept, scalars.sorted)
+        pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
+        self._device.synchronize()
+        return lambda: self._point_sums.finish(pending)
 
     def _padded(self, points: Bytes, lacking: int, key: ProvingKey) -> Array:
         """A copy of points behind infinities, so that all sums over w share its sorted scalars."""
@@ -169,7 +218,8 @@ class CudaBackend(Backend):
             piece = points[start : start + chunk]
             some = self._device.upload(piece, drop=key.drop)
             ready = self._point_sums.sort(curve, scalars[start : start + chunk])
-            total = self.add(curve, group, total, self._point_sums.add(curve, group, some, ready))
+            pending = self._point_sums.add(curve, group, some, ready)
+            total = self.add(curve, group, total, self._point_sums.finish(pending))
             del some, ready
         return total
 
@@ -191,7 +241,7 @@ class CudaBackend(Backend):
         longest = max(key.signals, key.domain)
         workspace = max(self._workspace(key.curve, group, longest) for group in (1, 2))
         table = Transform.table_bytes(key.domain)
-        vectors = self._vector_bytes(key) - table
+        vectors = (key.signals + 3 * key.domain) * SCALAR_BYTES
         # While the sums are made, only w and h are left of the vectors.
         during_sums = (key.signals + key.domain) * SCALAR_BYTES + workspace
         needed = max(vectors, during_sums) + table
@@ -200,12 +250,13 @@ class CudaBackend(Backend):
     def _workspace(self, curve: Curve, group: int, n: int) -> int:
         return self._point_sums.workspace(curve, group, n)
 
-    def _vector_bytes(self, key: ProvingKey) -> int:
-        """w, a, b, c, h, and the twiddles."""
-        scalars = key.signals + 4 * key.domain
+    def _least_vector_bytes(self, key: ProvingKey) -> int:
+        """w, two vectors of the domain, and the twiddles."""
+        scalars = key.signals + 2 * key.domain
         return scalars * SCALAR_BYTES + Transform.table_bytes(key.domain)
 
     def _give_back(self) -> None:
+        self._device.rejoin()  # what may still use memory that is free now
         self._resident.shrink(0)
         for transform in self._transforms.values():
             transform.drop()

@@ -1,13 +1,14 @@
 """One GPU through CuPy: memory, copies, kernels and when they are compiled."""
 
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from prover.backends.cuda.announce import Notify, announced
 from prover.backends.cuda.program import HERE, Program, compiled
 from prover.curves import Curve
 from prover.errors import UnavailableBackend
@@ -16,7 +17,14 @@ Array = Any
 """An array in device memory: a ``cupy.ndarray``."""
 
 Bytes = NDArray[np.uint8]
-Notify = Callable[[str], None]
+
+_PROGRAMS: list[tuple[str, int | None]] = [
+    ("scalars.cu", None),
+    ("sort.cu", None),
+    ("msm.cu", 1),
+    ("msm.cu", 2),
+]
+"""Files of kernels, each with its group, that every proof needs."""
 
 _PIECE_BYTES = 64 << 20
 _SHARE = 0.95
@@ -34,15 +42,25 @@ class Device:
     limit
         Bytes of device memory at most; None for nearly all that is free now.
     notify
-        Told in a line when kernels had to be compiled, which takes seconds once a machine.
+        Told in lines when kernels have to be compiled, which takes half a minute once a machine.
+    number
+        Which GPU, counted from 0.
+    sharers
+        Among how many, this one included, the memory is divided.
 
     Raises
     ------
     UnavailableBackend
-        Without CuPy or a GPU that works.
+        Without CuPy, a GPU that works, or one of that number.
     """
 
-    def __init__(self, limit: int | None = None, notify: Notify | None = None) -> None:
+    def __init__(
+        self,
+        limit: int | None = None,
+        notify: Notify | None = None,
+        number: int = 0,
+        sharers: int = 1,
+    ) -> None:
         try:
             import cupy
         except ImportError as error:
@@ -51,9 +69,17 @@ class Device:
                 "bigmem[cuda13], or use --backend cpu"
             ) from None
         try:
-            self._device = cupy.cuda.Device()
-            free, total = self._device.mem_info
-            self._stream = cupy.cuda.Stream(non_blocking=True)
+            count = cupy.cuda.runtime.getDeviceCount()
+            if number >= count:
+                present = "GPU 0 alone" if count == 1 else f"GPUs 0 to {count - 1}"
+                raise UnavailableBackend(
+                    f"there is no GPU {number} for the cuda backend: this machine has {present}"
+                )
+            self._device = cupy.cuda.Device(number)
+            with self._device:
+                free, total = self._device.mem_info
+                self._stream = cupy.cuda.Stream(non_blocking=True)
+                self._side = cupy.cuda.Stream(non_blocking=True)
         except RuntimeError as error:  # CuPy's own errors are such
             raise UnavailableBackend(
                 f"the cuda backend finds no usable NVIDIA GPU ({_first_line(error)}); "
@@ -62,8 +88,9 @@ class Device:
         self._cupy = cupy
         self._notify = notify
         self._pool = cupy.cuda.MemoryPool()
-        self.limit = min(limit or int(free * _SHARE), total)
-        self._pool.set_limit(size=self.limit)
+        self.limit = min(limit or int(free * _SHARE), total) // sharers
+        with self._device:  # each has a limit of its own in a pool
+            self._pool.set_limit(size=self.limit)
         self._programs: dict[tuple[str, str, int | None], Program] = {}
 
     @contextmanager
@@ -134,20 +161,42 @@ class Device:
         """Wait for everything that was started."""
         self._stream.synchronize()
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Run what is started inside after all that was started before, beside what follows.
+
+        Nothing may be allocated inside, and what is used there must stay until `rejoin`.
+        """
+        self._side.wait_event(self._stream.record())
+        with self._side:
+            yield
+
+    def rejoin(self) -> None:
+        """Let what follows wait for what `beside` started."""
+        self._stream.wait_event(self._side.record())
+
+    def prepare(self, curve: Curve) -> None:
+        """Compile all that a proof needs, side by side, unless it is there already."""
+        wanted = [name for name in _PROGRAMS if (curve.name, *name) not in self._programs]
+        if not wanted:
+            return
+        with announced(f"CUDA kernels for {curve.title}", self._notify):
+            with ThreadPoolExecutor(len(wanted)) as pool:
+                modules = list(pool.map(lambda name: self._compiled(curve, *name), wanted))
+            for name, module in zip(wanted, modules, strict=True):
+                self._programs[curve.name, *name] = Program(module)
+
     def program(self, curve: Curve, file: str, group: int | None = None) -> Program:
         """A file of kernels, compiled on first use."""
         name = (curve.name, file, group)
         if name not in self._programs:
-            start = time.perf_counter()
-            self._programs[name] = Program(compiled(curve.name, HERE / file, group))
-            seconds = time.perf_counter() - start
-            if self._notify is not None and seconds > 1:
-                points = "" if group is None else f" G{group}"
-                self._notify(
-                    f"compiled {file} for {curve.title}{points} in {seconds:.1f} s, once for this "
-                    "machine: CuPy keeps it"
-                )
+            with announced(f"{file} for {curve.title}", self._notify):
+                self._programs[name] = Program(self._compiled(curve, file, group))
         return self._programs[name]
+
+    def _compiled(self, curve: Curve, file: str, group: int | None) -> Any:
+        with self._device:
+            return compiled(curve.name, HERE / file, group, self._device.id)
 
     def programs(self) -> dict[str, Program]:
         """The programs compiled so far, by a title."""

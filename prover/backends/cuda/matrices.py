@@ -59,7 +59,35 @@ class Matrices:
 
     def multiply(self, device: Device, curve: Curve, witness: Array, out: Array) -> None:
         """Overwrite ``out``, 2 N scalars, with A w and B w in Montgomery form; w is standard."""
-        rows = (self.starts, self.entries, self.coefficients, witness, out)
+        self._launch(device, curve, witness, out, 0, len(self.starts) - 1, times=False)
+
+    def multiply_one(
+        self,
+        device: Device,
+        curve: Curve,
+        witness: Array,
+        matrix: int,
+        out: Array,
+        *,
+        times: bool = False,
+    ) -> None:
+        """Overwrite ``out``, N scalars, with A w (0) or B w (1), or multiply it by that."""
+        n = (len(self.starts) - 1) // 2
+        self._launch(device, curve, witness, out, matrix * n, (matrix + 1) * n, times=times)
+
+    def _launch(
+        self,
+        device: Device,
+        curve: Curve,
+        witness: Array,
+        out: Array,
+        begin: int,
+        end: int,
+        *,
+        times: bool,
+    ) -> None:
+        target = (out, np.uint32(begin), np.uint32(end), np.uint32(times))
+        rows = (self.starts, self.entries, self.coefficients, witness, *target)
         blocks = -(-len(self.short) // _SHORT_ROW_THREADS)
         count = np.uint32(len(self.short))
         device.launch(curve, "short_rows", blocks, _SHORT_ROW_THREADS, self.short, count, *rows)

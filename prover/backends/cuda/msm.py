@@ -73,6 +73,22 @@ class SortedScalars:
     ones_count: int
 
 
+@dataclass(frozen=True)
+class Tail:
+    """Sums of the windows, and where `combine` puts their sum."""
+
+    windows: Windows
+    sums: Any
+    ones: Any
+    result: Any
+
+
+def tail_bytes(curve: Curve, group: int) -> int:
+    """Bytes that `add_points` wants for its result."""
+    most = max(windows.count for windows in possible(curve.r.bit_length()))
+    return (most + 2) * 2 * curve.point_bytes(group)
+
+
 def sort_workspace(curve: Curve, n: int) -> int:
     """Bytes that `sort_scalars` wants for ``n`` scalars."""
     counted = Workspace()
@@ -149,23 +165,32 @@ def sort_scalars(kernels: Kernels, curve: Curve, scalars: Any, workspace: Any) -
 
 
 def add_points(
-    kernels: Kernels, curve: Curve, group: int, points: Any, scalars: SortedScalars, workspace: Any
-) -> Any:
-    """Start the sum of scalars times points, and return where it will be (see `affine`).
+    kernels: Kernels,
+    curve: Curve,
+    group: int,
+    points: Any,
+    scalars: SortedScalars,
+    workspace: Any,
+    tail: Any,
+) -> Tail:
+    """Start the sums of scalars times points of each window; `combine` makes one of them.
 
     Parameters
     ----------
     points
         Affine rows as a zkey has them, on the device, aligned to 16 bytes.
     workspace
-        `add_workspace` bytes on the device; it holds the result.
+        `add_workspace` bytes on the device.
+    tail
+        `tail_bytes` on the device; it holds the result.
     """
     windows = scalars.windows
     entries = windows.count * scalars.dense + scalars.ones_count
     wanted = max(1, _divide(entries, ADD_THREADS * SHORTEST_PART))
     blocks = min(_resident(kernels) * WAVES, wanted)
     space = Workspace(workspace)
-    buffers = _AddBuffers(space, windows, 2 * curve.point_bytes(group), blocks)
+    xyzz = 2 * curve.point_bytes(group)
+    buffers = _AddBuffers(space, windows, xyzz, blocks)
     buffers.buckets.fill(0)  # infinity
     ones_bucket = windows.count * windows.buckets
     kernels.launch(
@@ -176,7 +201,18 @@ def add_points(
         *(np.uint32(ones_bucket), buffers.buckets, buffers.heads[0], buffers.head_buckets[0]),
     )
     _fold(kernels, buffers, blocks * ADD_THREADS)
-    return _reduce(kernels, windows, buffers)
+    end = windows.count * xyzz
+    sums, ones, result = tail[:end], tail[end : end + xyzz], tail[end + xyzz : end + 2 * xyzz]
+    ones[...] = buffers.buckets[-xyzz:]
+    _reduce(kernels, windows, buffers, sums)
+    return Tail(windows, sums, ones, result)
+
+
+def combine(kernels: Kernels, tail: Tail) -> Any:
+    """Start the last, serial part of a sum, four threads, and return its result (see `affine`)."""
+    arguments = (tail.sums, np.int32(tail.windows.count), tail.ones, tail.result)
+    kernels.launch("combine", 1, TEAM, *arguments)
+    return tail.result
 
 
 def affine(curve: Curve, group: int, xyzz: NDArray[np.uint8]) -> Bytes:
@@ -229,7 +265,7 @@ class _SortBuffers:
 
 
 class _AddBuffers:
-    """Buckets, heads of two rounds, sums of two steps, the result."""
+    """Buckets, those of the ones behind them, heads of two rounds, sums of two steps."""
 
     def __init__(self, space: Workspace, windows: Windows, xyzz: int, blocks: int) -> None:
         heads = blocks * ADD_THREADS
@@ -238,9 +274,6 @@ class _AddBuffers:
         self.heads = [space.take(xyzz * length) for length in lengths]
         self.head_buckets = [space.take(_WORD * length) for length in lengths]
         self.sums = [space.take(xyzz * length) for length in _sums_of_steps(windows)]
-        self.windows = space.take(xyzz * windows.count)
-        self.result = space.take(xyzz)
-        self.ones = None if self.buckets is None else self.buckets[-xyzz:]
 
 
 def _sums_of_steps(windows: Windows) -> tuple[int, int]:
@@ -314,7 +347,7 @@ def _fold(kernels: Kernels, buffers: _AddBuffers, count: int) -> None:
         now, count = 1 - now, left
 
 
-def _reduce(kernels: Kernels, windows: Windows, buffers: _AddBuffers) -> Any:
+def _reduce(kernels: Kernels, windows: Windows, buffers: _AddBuffers, sums: Any) -> None:
     source, size = buffers.buckets, windows.buckets
     count = np.uint32(windows.count)
     steps = windows.steps()
@@ -333,11 +366,8 @@ def _reduce(kernels: Kernels, windows: Windows, buffers: _AddBuffers) -> Any:
         "sum_windows",
         windows.count,
         TEAM,
-        *(source, np.uint32(len(steps)), np.uint32(steps[0]), np.uint32(rest), buffers.windows),
+        *(source, np.uint32(len(steps)), np.uint32(steps[0]), np.uint32(rest), sums),
     )
-    arguments = (buffers.windows, np.int32(windows.count), buffers.ones, buffers.result)
-    kernels.launch("combine", 1, TEAM, *arguments)
-    return buffers.result
 
 
 def _resident(kernels: Kernels) -> int:

@@ -12,6 +12,10 @@ Sorted = Any
 """Scalars made ready for sums; they stay as long as this object."""
 
 
+Pending = Any
+"""A sum that has been started."""
+
+
 class PointSums(Protocol):
     """Who adds up points."""
 
@@ -21,8 +25,11 @@ class PointSums(Protocol):
     def sort(self, curve: Curve, scalars: Array) -> Sorted:
         """Make scalars in standard form, shape (n, 32), ready for any number of sums."""
 
-    def add(self, curve: Curve, group: int, points: Array, scalars: Sorted) -> Bytes:
-        """Sum of scalars times points (as in a zkey), shape (1, bytes of a point), on the host."""
+    def add(self, curve: Curve, group: int, points: Array, scalars: Sorted) -> Pending:
+        """Start the sum of scalars times points (as in a zkey)."""
+
+    def finish(self, pending: Pending) -> Bytes:
+        """Wait for a sum: shape (1, bytes of a point), on the host."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,19 @@ class _SortedOnDevice:
     workspace: Array
 
 
+@dataclass(frozen=True)
+class _PendingOnDevice:
+    curve: Curve
+    group: int
+    tail: msm.Tail
+
+
 class DevicePointSums:
-    """Sums by the kernels of `prover.backends.cuda.msm`."""
+    """Sums by the kernels of `prover.backends.cuda.msm`.
+
+    Four threads take a millisecond or two for the last part of a sum. It runs beside whatever
+    comes next, which are the other sums of a proof.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -43,7 +61,8 @@ class DevicePointSums:
 
     def workspace(self, curve: Curve, group: int, n: int) -> int:
         """See `PointSums`."""
-        return self._sort_workspace(curve, n) + self._add_workspace(curve, group, n)
+        add = self._add_workspace(curve, group, n) + msm.tail_bytes(curve, group)
+        return self._sort_workspace(curve, n) + add
 
     def sort(self, curve: Curve, scalars: Array) -> _SortedOnDevice:
         """See `PointSums`."""
@@ -52,12 +71,24 @@ class DevicePointSums:
         kernels = self._device.program(curve, "sort.cu")
         return _SortedOnDevice(n, msm.sort_scalars(kernels, curve, scalars, workspace), workspace)
 
-    def add(self, curve: Curve, group: int, points: Array, scalars: _SortedOnDevice) -> Bytes:
+    def add(
+        self, curve: Curve, group: int, points: Array, scalars: _SortedOnDevice
+    ) -> _PendingOnDevice:
         """See `PointSums`."""
         kernels = self._adding(curve, group)
+        room = self._device.empty((msm.tail_bytes(curve, group),))
         workspace = self._device.empty((self._add_workspace(curve, group, scalars.n),))
-        total = msm.add_points(kernels, curve, group, points, scalars.scalars, workspace)
-        return msm.affine(curve, group, kernels.to_host(total))
+        given = (points, scalars.scalars, workspace, room)
+        tail = msm.add_points(kernels, curve, group, *given)
+        with self._device.beside():
+            msm.combine(kernels, tail)
+        return _PendingOnDevice(curve, group, tail)
+
+    def finish(self, pending: _PendingOnDevice) -> Bytes:
+        """See `PointSums`."""
+        curve, group = pending.curve, pending.group
+        self._device.rejoin()
+        return msm.affine(curve, group, self._adding(curve, group).to_host(pending.tail.result))
 
     def _sort_workspace(self, curve: Curve, n: int) -> int:
         name = (curve.name, n)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -118,15 +120,26 @@ class Program:
         return dict(self._functions)
 
 
-@cache
-def compiled(curve: str, path: Path, group: int | None = None) -> Any:
-    """A module of kernels, from CuPy's cache on disk or compiled now (which takes a minute).
+_locks: defaultdict[tuple[object, ...], Lock] = defaultdict(Lock)
+
+
+def compiled(curve: str, path: Path, group: int | None = None, device: int = 0) -> Any:
+    """A module of kernels for the current device, whose number is ``device``.
+
+    It comes from CuPy's cache on disk or is compiled now, which takes up to half a minute; who
+    wants it too waits meanwhile.
 
     Raises
     ------
     MemoryError
         If the driver lacks memory to load it.
     """
+    with _locks[curve, path, group]:
+        return _module(curve, path, group, device)
+
+
+@cache
+def _module(curve: str, path: Path, group: int | None, device: int) -> Any:
     import cupy
 
     module = cupy.RawModule(code=source_of(curve, path, group), options=OPTIONS)
@@ -136,7 +149,9 @@ def compiled(curve: str, path: Path, group: int | None = None) -> Any:
 
 
 def msm_program(curve: Curve, group: int) -> Program:
-    """The kernels of `prover.backends.cuda.msm` for a group of a curve."""
-    return Program(
-        compiled(curve.name, HERE / "sort.cu"), compiled(curve.name, HERE / "msm.cu", group)
-    )
+    """The kernels of `prover.backends.cuda.msm` for a group of a curve, on the current device."""
+    import cupy
+
+    device = cupy.cuda.Device().id
+    files = (("sort.cu", None), ("msm.cu", group))
+    return Program(*(compiled(curve.name, HERE / file, of, device) for file, of in files))

@@ -67,27 +67,51 @@ extern "C" __global__ void quotient(const Fr* a, const Fr* b, const Fr* c, Fr::I
   store_wide(out + i, value.to_integer());
 }
 
+// a - b out of Montgomery form
+extern "C" __global__ void difference(const Fr* a, const Fr* b, Fr::Integer* out, u64 n) {
+  const u64 i = own_element();
+  if (i < n) store_wide(out + i, (load_wide(a + i) - load_wide(b + i)).to_integer());
+}
+
+// The rows [begin, end) of the matrices and what becomes of their products: `out` is overwritten,
+// or multiplied by them.
+struct Target {
+  u32 begin, end;
+  bool times;
+  Fr* out;
+
+  PROVER_INLINE bool wants(u32 row) const { return row >= begin && row < end; }
+  PROVER_INLINE void put(u32 row, const Fr& value) const {
+    Fr* at = out + (row - begin);
+    store_wide(at, times ? load_wide(at) * value : value);
+  }
+};
+
 // One thread a row; `order` names rows of like lengths side by side.
 extern "C" __global__ void short_rows(const u32* order, u32 count, const u32* starts,
                                       const Entry* entries, const Fr* coefficients,
-                                      const Fr::Integer* x, Fr* out) {
+                                      const Fr::Integer* x, Fr* out, u32 begin, u32 end,
+                                      u32 times) {
+  const Target target{begin, end, times != 0, out};
   const u64 i = own_element();
-  if (i >= count) return;
-  const u32 row = order[i];
-  store_wide(out + row, CompressedRows<Fr>{starts, entries, coefficients}.partial(row, 0, 1, x));
+  if (i >= count || !target.wants(order[i])) return;
+  const CompressedRows<Fr> rows{starts, entries, coefficients};
+  target.put(order[i], rows.partial(order[i], 0, 1, x));
 }
 
 // One block a row
 extern "C" __global__ void __launch_bounds__(long_row_threads)
     long_rows(const u32* order, const u32* starts, const Entry* entries, const Fr* coefficients,
-              const Fr::Integer* x, Fr* out) {
+              const Fr::Integer* x, Fr* out, u32 begin, u32 end, u32 times) {
   __shared__ Fr sums[long_row_threads];
+  const Target target{begin, end, times != 0, out};
   const u32 row = order[blockIdx.x], thread = threadIdx.x;
+  if (!target.wants(row)) return;
   sums[thread] =
       CompressedRows<Fr>{starts, entries, coefficients}.partial(row, thread, long_row_threads, x);
   for (u32 half = long_row_threads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (thread < half) sums[thread] = sums[thread] + sums[thread + half];
   }
-  if (thread == 0) store_wide(out + row, sums[0]);
+  if (thread == 0) target.put(row, sums[0]);
 }

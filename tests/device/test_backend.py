@@ -2,11 +2,14 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 import bigmem
 from prover import backends
 from prover.backends import get_backend
+from prover.backends.cuda.matrices import compress
+from prover.backends.cuda.transform import Transform
 from prover.errors import OutOfDeviceMemory, UnavailableBackend
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -49,7 +52,7 @@ def test_proofs_under_any_limit(large, make_device, make_backend):
     roomy = make_device()
     bytes_of(*large, make_backend(roomy))
     copied, refused = set(), 0
-    for limit in range(roomy.peak, 10_000, -7_000):
+    for limit in range(roomy.peak, 10_000, -4_000):
         device = make_device(limit)
         backend = make_backend(device)
         try:
@@ -67,7 +70,7 @@ def test_proofs_under_any_limit(large, make_device, make_backend):
 
 
 def test_a_refusal_says_what_is_needed(large, make_device, make_backend):
-    with pytest.raises(OutOfDeviceMemory, match=r"42\.28 KiB of GPU memory .* 9\.766 KiB"):
+    with pytest.raises(OutOfDeviceMemory, match=r"26\.28 KiB of GPU memory .* 9\.766 KiB"):
         bytes_of(*large, make_backend(make_device(10_000)))
 
 
@@ -105,6 +108,24 @@ def test_layers_are_those_of_the_cpu_backend(large, device, make_backend):
     assert names[0] == names[1]
 
 
+def test_two_vectors_do_where_three_do_not_fit(large, device, make_device, make_backend):
+    """The least peak is that of the witness, two vectors, their table and the matrices."""
+    key, witness = large
+    expected = bytes_of(key, witness, get_backend("cpu"))
+    matrices = compress(key.coefficients, key.domain)
+    table = Transform.table_bytes(key.domain)
+    vectors = witness.values.nbytes + 2 * key.domain * 32 + table
+    device.limit = vectors + matrices.nbytes + 2048  # roots of unity, factors
+    backend = make_backend(device)
+    proof = backend._quotient_values_in_two(key, device.upload(witness.values))
+    roomy = make_device()
+    other = make_backend(roomy)
+    again = other._quotient_values(key, roomy.upload(witness.values), 1 << 40)
+    assert np.array_equal(proof, again)
+    assert device.peak <= device.limit < vectors + matrices.nbytes + key.domain * 32
+    assert bytes_of(key, witness, other) == expected
+
+
 @pytest.fixture
 def no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -122,6 +143,11 @@ def test_small_circuits_never_look_for_a_gpu(monkeypatch):
 
     monkeypatch.setattr("prover.backends.cuda.device.Device.__init__", fail)
     assert get_backend("auto").name == "cpu"
-    assert get_backend("auto", domain=backends.GPU_DOMAIN // 2).name == "cpu"
-    with pytest.raises(AssertionError):
-        get_backend("auto", domain=backends.GPU_DOMAIN)
+    assert get_backend("auto", domain=backends.GPU_WORK // 2).name == "cpu"
+    small, many = backends.GPU_DOMAIN // 2, backends.GPU_WORK
+    assert get_backend("auto", domain=small, proofs=many).name == "cpu"
+    proofs = backends.GPU_WORK // backends.GPU_DOMAIN
+    assert get_backend("auto", domain=backends.GPU_DOMAIN, proofs=proofs - 1).name == "cpu"
+    for enough in ({"domain": backends.GPU_WORK}, {"domain": small * 2, "proofs": proofs}):
+        with pytest.raises(AssertionError):
+            get_backend("auto", **enough)

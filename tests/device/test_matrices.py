@@ -36,6 +36,15 @@ def assert_equal_products(curve, device, coefficients, witness):
     _cpu.sparse_product(curve.name, coefficients, witness, np.asarray(a), np.asarray(b))
     assert np.array_equal(out[0], a)
     assert np.array_equal(out[1], b)
+    w, resident = device.array(witness), compressed.to_device(device)
+    one = device.empty((DOMAIN, 32))
+    for matrix, expected in enumerate((a, b)):
+        resident.multiply_one(device, curve, w, matrix, one)
+        assert np.array_equal(one, expected)
+    resident.multiply_one(device, curve, w, 0, one, times=True)
+    product = np.empty_like(a)
+    _cpu.multiply(curve.name, np.asarray(a), np.asarray(b), np.asarray(product))
+    assert np.array_equal(one, product)
     return compressed
 
 
