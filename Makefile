@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 .PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook results \
-  test-gpu kernels-report clean
+  bench-gpu test-gpu kernels-report clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -74,6 +74,11 @@ results:
 test-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu
+
+# The figures of docs/gpu.md: four minutes on an otherwise idle machine with a GPU.
+bench-gpu:
+	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) bench,prover$$extra
+	$(BIN)/python -m bench.gpu --json bench/results/gpu.json --markdown bench/results/gpu.md
 
 # Registers and spills of the CUDA kernels; needs no GPU. Takes some minutes.
 kernels-report:

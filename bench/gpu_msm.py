@@ -1,24 +1,8 @@
-"""Multi-scalar multiplication on the GPU: checked against the CPU first, then timed.
-
-python -m bench.gpu_msm OUT [--curves bn128 bls12381] [--groups 1 2] [--largest 24] [--seconds 240]
-
-Writes OUT/gpu_msm.json: the checks that failed, milliseconds (median of CUDA events), points a
-second, fractions of the measured rate of the arithmetic, registers of every kernel. What fails is
-printed, and the rest goes on.
-"""
+"""Multi-scalar multiplication on a GPU: checked against the CPU, then timed, kernel by kernel."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import subprocess
-import sys
-import time
-import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import gpu_inputs
+from bench.gpu_run import Run, events_ms
 from prover.backends.cpu import _cpu
 from prover.backends.cuda import msm
 from prover.backends.cuda.program import Program, compiled, msm_program
-from prover.backends.cuda.windows import Windows
+from prover.backends.cuda.windows import MAX_WIDTH, Windows
 from prover.curves import CURVES, Curve
 
 BENCH_KERNELS = Path(__file__).parent / "gpu_kernels.cu"
-RUNS = 5
 MIX = "mix 35/35/30"
-LARGEST_GROUP_2 = 22
+GROUPS = [(curve, group) for curve in CURVES.values() for group in (1, 2)]
 
 
 class Timed:
@@ -76,92 +60,36 @@ class Msm:
         self.program = msm_program(curve, group)
         self.sort_room = cupy.empty(msm.sort_workspace(curve, n), np.uint8)
         self.add_room = cupy.empty(msm.add_workspace(curve, group, n, self.program), np.uint8)
+        self.tail_room = cupy.empty(msm.tail_bytes(curve, group), np.uint8)
 
-    def start(self, points: Any, scalars: Any, kernels: Any = None) -> tuple[Any, Windows]:
+    def start(
+        self, points: Any, scalars: Any, kernels: Any = None
+    ) -> tuple[Any, msm.SortedScalars]:
         kernels = kernels or self.program
         digits = msm.sort_scalars(kernels, self.curve, scalars, self.sort_room)
-        out = msm.add_points(kernels, self.curve, self.group, points, digits, self.add_room)
-        return out, digits.windows
+        given = (points, digits, self.add_room, self.tail_room)
+        tail = msm.add_points(kernels, self.curve, self.group, *given)
+        return msm.combine(kernels, tail), digits
 
     def median_ms(self, points: Any, scalars: Any) -> float:
-        return median_ms(lambda: self.start(points, scalars))
+        """Milliseconds from scalars and points on the device to the sum there."""
+        return events_ms(self.start, points, scalars)
 
     def run(self, points: Any, scalars: Any) -> NDArray[np.uint8]:
         out, _ = self.start(points, scalars)
         return msm.affine(self.curve, self.group, self.program.to_host(out)).reshape(-1)
 
 
-class Report:
-    """What was found, written after every step."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / "gpu_msm.json"
-        self.data: dict[str, Any] = {
-            "checks": {"passed": 0, "failed": []},
-            "rates": {},
-            "times": [],
-            "kernels": [],
-            "seconds": {},
-        }
-
-    def check(self, name: str, passed: bool) -> None:
-        if passed:
-            self.data["checks"]["passed"] += 1
-        else:
-            self.data["checks"]["failed"].append(name)
-            print(f"FAILED {name}", flush=True)
-
-    def save(self) -> None:
-        self._path.write_text(json.dumps(self.data, indent=1) + "\n")
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Goes on after a failure of what is inside."""
-        start = time.perf_counter()
-        try:
-            yield
-        except Exception:
-            self.check(f"{name}: {traceback.format_exc(limit=-3)}", False)
-        cupy.get_default_memory_pool().free_all_blocks()
-        self.data["seconds"][name] = round(time.perf_counter() - start, 1)
-        self.save()
+def check_sums(run: Run) -> None:
+    """The laws of all fields, and sums of every kind, against the CPU."""
+    for curve, group in GROUPS:
+        with run.part(f"fields of {curve.title} G{group}"):
+            check_fields(run, curve, group)
+        with run.part(f"sums of {curve.title} G{group}"):
+            check_msm(run, curve, group)
 
 
-def median_ms(work: Callable[[], object], runs: int = RUNS) -> float:
-    """Median time of ``runs`` calls after one, by events."""
-    work()
-    times = []
-    for _ in range(runs):
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(cupy.cuda.get_elapsed_time(begin, end))
-    return float(statistics.median(times))
-
-
-def compile_all(curves: list[str], groups: list[int]) -> None:
-    """Fill CuPy's cache, one process a program."""
-    words = [[curve, "sort", "0"] for curve in curves]
-    words += [[c, file, str(g)] for c in curves for g in groups for file in ("msm", "bench")]
-    started = [
-        subprocess.Popen([sys.executable, "-m", "bench.gpu_msm", "--compile", *word])
-        for word in words
-    ]
-    for process in started:
-        process.wait()
-
-
-def compile_one(curve: str, file: str, group: str) -> None:
-    """Compile what `compile_all` asked for."""
-    number = int(group) or None
-    path = BENCH_KERNELS if file == "bench" else Path(msm.__file__).parent / f"{file}.cu"
-    compiled(curve, path, number)
-
-
-def check_fields(report: Report, curve: Curve, group: int) -> None:
+def check_fields(run: Run, curve: Curve, group: int) -> None:
     """Every law of the fields on random and extreme limbs, against the CPU's arithmetic."""
     program = bench_program(curve, group)
     rng = np.random.default_rng(3)
@@ -169,16 +97,14 @@ def check_fields(report: Report, curve: Curve, group: int) -> None:
     sets = {"base": (curve.q, curve.coordinate_bytes, "base_laws")}
     sets["scalar"] = (curve.r, 32, "scalar_laws")
     for name, (modulus, width, kernel) in sets.items():
-        check_laws(
-            report, curve, name, program, kernel, gpu_inputs.elements(n, width, modulus, rng)
-        )
+        check_laws(run, curve, name, program, kernel, gpu_inputs.elements(n, width, modulus, rng))
     if group == 2:
         pairs = gpu_inputs.elements(2 * n, curve.coordinate_bytes, curve.q, rng).reshape(n, -1)
-        check_laws(report, curve, "extension", program, "coordinate_laws", pairs)
+        check_laws(run, curve, "extension", program, "coordinate_laws", pairs)
 
 
 def check_laws(
-    report: Report, curve: Curve, name: str, program: Program, kernel: str, x: NDArray[np.uint8]
+    run: Run, curve: Curve, name: str, program: Program, kernel: str, x: NDArray[np.uint8]
 ) -> None:
     """Five laws in one kernel."""
     y = x[np.random.default_rng(5).permutation(len(x))]
@@ -189,10 +115,10 @@ def check_laws(
     for i, law in enumerate(("add", "sub", "mul", "sqr", "neg")):
         expected = np.empty_like(x)
         _cpu._test_operation("portable", curve.name, name, law, x, y, expected)
-        report.check(f"{curve.name} {name} {law}", np.array_equal(host[i], expected))
+        run.check(f"{curve.name} {name} {law}", np.array_equal(host[i], expected))
 
 
-def check_msm(report: Report, curve: Curve, group: int) -> None:
+def check_msm(run: Run, curve: Curve, group: int) -> None:
     """Every kind of scalars and points, small, against the CPU backend."""
     rng = np.random.default_rng(17)
     largest = 20_000 if group == 1 else 5_000
@@ -205,17 +131,23 @@ def check_msm(report: Report, curve: Curve, group: int) -> None:
                 scalars = gpu_inputs.scalars(curve, n, kind, rng)
                 once.sort_room.fill(0xA5)
                 once.add_room.fill(0xA5)
+                once.tail_room.fill(0xA5)
                 result = once.run(cupy.asarray(points), cupy.asarray(scalars))
                 workspace = np.empty(_cpu.msm_workspace(curve.name, group, n, 0), np.uint8)
                 expected = _cpu.msm(curve.name, group, points, scalars, workspace)
                 name = f"{curve.name} G{group} {n} {points_kind} points, {kind} scalars"
-                report.check(name, np.array_equal(result, expected.reshape(-1)))
+                run.check(name, np.array_equal(result, expected.reshape(-1)))
 
 
-def measure_rates(report: Report, curve: Curve, group: int) -> None:
+def measure_rates(run: Run) -> None:
     """Products, squares and mixed additions a second, when nothing else is done."""
+    for curve, group in GROUPS:
+        with run.part(f"rates of {curve.title} G{group}"):
+            _measure_rates(run, curve, group)
+
+
+def _measure_rates(run: Run, curve: Curve, group: int) -> None:
     program = bench_program(curve, group)
-    rates = report.data["rates"].setdefault(curve.name, {})
     rounds = 2000 if group == 1 else 300
 
     def rate(kernel: str, item: int, per_round: int, *, reads_points: bool) -> float:
@@ -224,93 +156,110 @@ def measure_rates(report: Report, curve: Curve, group: int) -> None:
         arguments: tuple[Any, ...] = (data, np.uint32(rounds))
         if reads_points:
             arguments = (data, cupy.empty(2 * data.size, np.uint8), np.uint32(rounds))
-        ms = median_ms(lambda: program.launch(kernel, blocks, 128, *arguments), 3)
+        ms = events_ms(program.launch, kernel, blocks, 128, *arguments, runs=3)
         return float(blocks * 128 * rounds * per_round / ms / 1e6)
 
+    rates: dict[str, float] = {}
     if group == 1:
-        width = curve.coordinate_bytes
-        rates["products"] = rate("multiply_chain", 2 * width, 2, reads_points=False)
-        rates["squares"] = rate("square_chain", 2 * width, 2, reads_points=False)
-    width = curve.point_bytes(group)
-    rates[f"mixed additions G{group}"] = rate("add_chain", width, 1, reads_points=True)
-    print(curve.name, {name: f"{value:.2f} G/s" for name, value in rates.items()}, flush=True)
+        width = 2 * curve.coordinate_bytes
+        rates["products"] = rate("multiply_chain", width, 2, reads_points=False)
+        rates["squares"] = rate("square_chain", width, 2, reads_points=False)
+    name = f"mixed additions G{group}"
+    rates[name] = rate("add_chain", curve.point_bytes(group), 1, reads_points=True)
+    run.figures.setdefault("rates_G_s", {}).setdefault(curve.name, {}).update(rates)
+    for what, value in rates.items():
+        run.row("Ceilings", ["curve", "operation", "G/s"], [curve.title, what, f"{value:.2f}"])
 
 
-def measure_copy(report: Report) -> None:
-    """Bytes a second of a copy within the device, read and written."""
-    source = cupy.zeros(1 << 31, np.uint8)
-    target = cupy.empty_like(source)
-    ms = median_ms(lambda: target.data.copy_from_device_async(source.data, source.nbytes))
-    report.data["rates"]["copy"] = 2 * source.nbytes / ms / 1e9
-    print(f"copies {report.data['rates']['copy']:.2f} TB/s", flush=True)
-
-
-def measure_msm(report: Report, curve: Curve, group: int, logs: list[int], until: float) -> None:
+def measure_sums(run: Run, group: int, logs: list[int]) -> None:
     """Times of sizes 2^log, each result checked: the points are multiples of one."""
+    for curve in CURVES.values():
+        with run.part(f"sums of {curve.title} G{group}"):
+            _measure_sums(run, curve, group, logs)
+        run.device.free_unused()
+
+
+def _measure_sums(run: Run, curve: Curve, group: int, logs: list[int]) -> None:
     points = multiples(curve, group, 1 << logs[-1])
     rng = np.random.default_rng(23)
-    additions = report.data["rates"].get(curve.name, {}).get(f"mixed additions G{group}")
+    rates = run.figures.get("rates_G_s", {}).get(curve.name, {})
+    additions = rates.get(f"mixed additions G{group}")
     kinds = {kind: gpu_inputs.scalars(curve, len(points), kind, rng) for kind in ("random", MIX)}
+    head = ["curve", "group", "n", "scalars", "ms", "M points/s", "of the additions' rate"]
+    head += ["bits a window", "workspace MiB"]
     for log in logs:
-        n = 1 << log
-        once = Msm(curve, group, n)
+        once = Msm(curve, group, 1 << log)
         for kind, all_scalars in kinds.items():
-            scalars = all_scalars[:n]
-            if time.monotonic() > until:
-                report.check(f"out of time before {curve.name} G{group} 2^{log}", False)
+            if not run.has_time():
                 return
-            on_device = cupy.asarray(scalars)
-            result = once.run(points[:n], on_device)
-            expected = gpu_inputs.sum_of_multiples(curve, group, scalars)
-            name = f"{curve.name} G{group} 2^{log} {kind}"
-            report.check(name, np.array_equal(result, expected))
-            ms = once.median_ms(points[:n], on_device)
-            timed = Timed(once.program)
-            _, windows = once.start(points[:n], on_device, timed)
-            row = {
-                "curve": curve.name,
-                "group": group,
-                "log": log,
-                "scalars": kind,
-                "ms": round(ms, 3),
-                "points_per_s": n / ms * 1000,
-                "windows": windows.count,
-                "width": windows.width,
-                "kernels": timed.milliseconds(),
-                "workspace": once.sort_room.size + once.add_room.size,
-            }
-            if additions and kind == "random":
-                row["of_additions"] = windows.count * n / (additions * 1e9) / (ms / 1e3)
-            report.data["times"].append(row)
-            share = f"{100 * row['of_additions']:.0f} %" if "of_additions" in row else ""
-            print(f"{name:34} {ms:9.3f} ms  c={windows.width:<3} {share:6}", flush=True)
-            kernels = sorted(row["kernels"].items(), key=lambda item: -item[1])
-            print("   ", ", ".join(f"{k} {v:.2f}" for k, v in kernels[:7]), flush=True)
+            scalars = all_scalars[: 1 << log]
+            name = f"{curve.title} G{group} 2^{log} {kind}"
+            row = _time_sum(run, name, once, points[: 1 << log], scalars)
+            share = row["additions"] / additions / row["ms"] / 1e6 if additions else 0.0
+            run.add(
+                "sums", curve=curve.name, group=group, log=log, scalars=kind, share=share, **row
+            )
+            cells = [curve.title, f"G{group}", f"2^{log}", kind, f"{row['ms']:.2f}"]
+            cells += [f"{(1 << log) / row['ms'] / 1e3:.0f}", f"{100 * share:.0f} %"]
+            cells += [str(row["width"]), f"{row['workspace'] / 2**20:.0f}"]
+            run.row("Sums", head, cells)
+        del once
 
 
-def sweep_windows(report: Report, curve: Curve, group: int, log: int) -> None:
-    """Times of other window counts, to fit the model of the cost."""
-    points, n = multiples(curve, group, 1 << log), 1 << log
-    scalars = cupy.asarray(gpu_inputs.scalars(curve, n, "random", np.random.default_rng(29)))
-    best = msm.choose_windows(curve, n).count
-    rows = {}
+def _time_sum(run: Run, name: str, once: Msm, points: Any, scalars: Any) -> dict[str, Any]:
+    on_device = cupy.asarray(scalars)
+    expected = gpu_inputs.sum_of_multiples(once.curve, once.group, scalars)
+    run.check(name, np.array_equal(once.run(points, on_device), expected))
+    ms = once.median_ms(points, on_device)
+    timed = Timed(once.program)
+    _, digits = once.start(points, on_device, timed)
+    windows = digits.windows
+    return {
+        "ms": ms,
+        "windows": windows.count,
+        "width": windows.width,
+        "additions": windows.count * digits.dense + digits.ones_count,
+        "kernels": timed.milliseconds(),
+        "workspace": once.sort_room.size + once.add_room.size + once.tail_room.size,
+    }
+
+
+def sweep_windows(run: Run, logs: list[int]) -> None:
+    """Times of other numbers of windows, which the model of the cost is fitted to."""
     chosen = msm.choose_windows
     try:
-        for count in range(best - 2, best + 3):
-            windows = Windows(curve.r.bit_length(), count)
-            if windows.width > 21:
-                continue
-            msm.choose_windows = lambda *_, w=windows: w
-            once = Msm(curve, group, n)
-            rows[f"{count} of {windows.width}"] = round(
-                once.median_ms(points, scalars),
-                3,
-            )
-            del once
+        for curve, group in GROUPS:
+            with run.part(f"windows of {curve.title} G{group}"):
+                points = multiples(curve, group, 1 << max(logs))
+                for log in logs:
+                    _sweep(run, curve, group, log, points[: 1 << log])
+                    msm.choose_windows = chosen
+                del points
+            run.device.free_unused()
     finally:
         msm.choose_windows = chosen
-    report.data.setdefault("windows", {})[f"{curve.name} G{group} 2^{log}"] = rows
-    print(f"{curve.name} G{group} 2^{log} windows: {rows}", flush=True)
+
+
+def _sweep(run: Run, curve: Curve, group: int, log: int, points: Any) -> None:
+    rng = np.random.default_rng(29)
+    scalars = cupy.asarray(gpu_inputs.scalars(curve, 1 << log, "random", rng))
+    best = msm.choose_windows(curve, 1 << log).count
+    for count in range(best - 3, best + 4):
+        windows = Windows(curve.r.bit_length(), count)
+        if not run.has_time() or not 2 <= windows.width <= MAX_WIDTH:
+            continue
+        msm.choose_windows = lambda *_, w=windows: w
+        once = Msm(curve, group, 1 << log)
+        ms = once.median_ms(points, scalars)
+        cells = [curve.title, f"G{group}", f"2^{log}", str(count), str(windows.width)]
+        cells += [f"{ms:.3f}", "*" if count == best else ""]
+        head = ["curve", "group", "n", "windows", "bits", "ms", "chosen"]
+        run.row("Windows", head, cells)
+        run.add(
+            "windows", curve=curve.name, group=group, log=log, count=count, ms=ms,
+            width=windows.width, chosen=count == best,
+        )  # fmt: skip
+        del once
 
 
 def multiples(curve: Curve, group: int, n: int) -> Any:
@@ -330,59 +279,3 @@ def multiples(curve: Curve, group: int, n: int) -> Any:
 def bench_program(curve: Curve, group: int) -> Program:
     """The kernels beside this file."""
     return Program(compiled(curve.name, BENCH_KERNELS, group))
-
-
-def describe_kernels(report: Report, curve: Curve, group: int) -> None:
-    """Registers and local memory of every kernel, as the driver reports them."""
-    program = msm_program(curve, group)
-    for name in gpu_inputs.KERNELS:
-        kernel = program.function(name)
-        row = {"curve": curve.name, "group": group, "kernel": name, "registers": kernel.num_regs}
-        row |= {"local_bytes": kernel.local_size_bytes, "shared_bytes": kernel.shared_size_bytes}
-        report.data["kernels"].append(row)
-
-
-def main() -> None:
-    """Check, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", nargs="?", type=Path)
-    parser.add_argument("--curves", nargs="+", default=list(CURVES), choices=list(CURVES))
-    parser.add_argument("--groups", nargs="+", type=int, default=[1, 2], choices=[1, 2])
-    parser.add_argument("--largest", type=int, default=24, metavar="LOG2")
-    parser.add_argument("--seconds", type=float, default=240, help="no new times after these")
-    parser.add_argument("--sweep", action="store_true", help="also time other windows, at 2^20")
-    parser.add_argument("--compile", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.compile:
-        compile_one(*options.compile)
-        return
-    if options.out is None:
-        parser.error("OUT is missing")
-    until = time.monotonic() + options.seconds
-    report = Report(options.out)
-    report.data["device"] = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    with report.step("compile"):
-        compile_all(options.curves, options.groups)
-    groups = [(CURVES[curve], group) for curve in options.curves for group in options.groups]
-    for task in (describe_kernels, check_fields, check_msm, measure_rates):
-        for curve, group in groups:
-            with report.step(f"{task.__name__} {curve.name} G{group}"):
-                task(report, curve, group)
-    with report.step("copies"):
-        measure_copy(report)
-    for curve, group in groups:
-        with report.step(f"times {curve.name} G{group}"):
-            largest = options.largest if group == 1 else min(options.largest, LARGEST_GROUP_2)
-            measure_msm(report, curve, group, list(range(16, largest + 1, 2)), until)
-    if options.sweep:
-        for curve, group in groups:
-            with report.step(f"windows {curve.name} G{group}"):
-                sweep_windows(report, curve, group, 20)
-    checks = report.data["checks"]
-    print(f"{checks['passed']} checks passed, {len(checks['failed'])} failed")
-    print("seconds:", report.data["seconds"])
-    sys.exit(bool(checks["failed"]))
-
-
-if __name__ == "__main__":
-    main()

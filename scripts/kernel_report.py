@@ -65,7 +65,7 @@ def log_of(library: ctypes.CDLL, source: str, architecture: str) -> str:
 def programs(match: str) -> dict[str, str]:
     """Source by title of every program whose file's name contains ``match``."""
     out = {}
-    for path in sorted(program.HERE.glob(f"*{match}*.cu")):
+    for path in sorted(path for path in program.HERE.glob("*.cu") if match in path.name):
         groups = (1, 2) if "F>" in path.read_text(encoding="utf-8") else (None,)
         for curve, group in itertools.product(CURVES, groups):
             title = f"{path.name} {curve}" + (f" G{group}" if group else "")

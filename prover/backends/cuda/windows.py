@@ -7,12 +7,13 @@ from itertools import pairwise
 MAX_WIDTH = 21
 """Two passes of ten bits sort the buckets of a window; one bit is the sign."""
 
-# Costs in mixed additions of points. A bucket is added twice, by full additions. Every bit of a
-# window's width makes the reduction longer by a few additions, every window the last sum by one,
-# while the device is all but idle.
-_PER_BUCKET = 2.8
-_PER_BIT = 50_000
-_PER_WINDOW = 10_000
+# Costs in digits of scalars, each of which is sorted twice and costs one mixed addition: fitted to
+# the times of every kernel on an H200 (docs/decisions/014-gpu-msm.md). A bucket takes two full
+# additions. Every bit of a window's width makes the reduction longer by a few additions, every
+# window the last sum by one, while the device is all but idle.
+_PER_BUCKET = 1.9
+_PER_BIT = 95_000
+_PER_WINDOW = 18_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Windows:
         return 1 << (self.width - 1)
 
     def cost(self, n: int) -> float:
-        """Estimated time for ``n`` dense scalars, in mixed additions."""
+        """Estimated time for ``n`` dense scalars, in digits of them."""
         begins = [i * self.bits // self.count for i in range(self.count + 1)]
         used = sum(1 << (end - begin - 1) for begin, end in pairwise(begins))
         latency = _PER_BIT * self.width + _PER_WINDOW * self.count
