@@ -79,6 +79,7 @@ test-gpu:
 bench-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) bench,prover$$extra
 	$(BIN)/python -m bench.gpu --json bench/results/gpu.json --markdown bench/results/gpu.md
+	$(BIN)/python -m bench.insert bench/results/gpu.md docs/gpu.md
 
 # Registers and spills of the CUDA kernels; needs no GPU. Takes some minutes.
 kernels-report:
