@@ -116,3 +116,10 @@ def test_scalar_instantiations(nvrtc, curve):
 def test_kernels_of_the_cuda_backend(nvrtc, curve):
     # Not optimised, which takes a tenth of the time
     compile_for_gpu(nvrtc, program.source_of(curve, program.HERE / "scalars.cu"), "--device-debug")
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("curve", program.CLASSES)
+def test_kernel_of_keys(nvrtc, curve, group):
+    source = program.source_of(curve, program.HERE / "fixed_base.cu", group)
+    compile_for_gpu(nvrtc, source, "--device-debug")
