@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ _PROGRAMS: list[tuple[str, int | None]] = [
     ("msm.cu", 2),
 ]
 """Files of kernels, each with its group, that every proof needs."""
+
+_preparing = Lock()
+"""Of several devices that want the same programs, one compiles them, and alone tells of it."""
 
 _PIECE_BYTES = 64 << 20
 _SHARE = 0.95
@@ -180,7 +184,7 @@ class Device:
         wanted = [name for name in _PROGRAMS if (curve.name, *name) not in self._programs]
         if not wanted:
             return
-        with announced(f"CUDA kernels for {curve.title}", self._notify):
+        with _preparing, announced(f"CUDA kernels for {curve.title}", self._notify):
             with ThreadPoolExecutor(len(wanted)) as pool:
                 modules = list(pool.map(lambda name: self._compiled(curve, *name), wanted))
             for name, module in zip(wanted, modules, strict=True):
