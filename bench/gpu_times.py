@@ -124,7 +124,8 @@ def measure_proofs(run: Run, logs: list[int], cpu_logs: list[int]) -> None:
                         found = _time_proofs(curve, log, kind, backend)
                         held = run.device.held / machine.MIB if name == "cuda" else 0
                         cells = [curve.title, f"2^{log}", kind, name, f"{found['proof_ms']:.1f}"]
-                        cells += [f"{found['first_s']:.2f}", f"{held:.0f}" if held else "-"]
+                        first = f"{found['first_s']:.2f}" if kind == WITNESSES[0] else "-"
+                        cells += [first, f"{held:.0f}" if held else "-"]
                         run.row("Proofs", head, cells)
                         run.add(
                             "proofs",

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 import bigmem
+from bench.chain import write_chain
 from prover import backends
 from prover.backends import get_backend
+from prover.backends.cuda import backend as backend_module
 from prover.backends.cuda.matrices import compress
 from prover.backends.cuda.transform import Transform
 from prover.errors import OutOfDeviceMemory, UnavailableBackend
+from prover.formats.r1cs import R1cs
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove
+from prover.setup import Trapdoor, domain_size, write_key
 
 
 def bytes_of(key, witness, backend):
@@ -66,7 +70,30 @@ def test_proofs_under_any_limit(large, make_device, make_backend):
         copied.add(device.uploaded)
         assert device.peak <= limit
     assert refused > 0
-    assert len(copied) > 3  # from nothing but the witness to all of the key
+
+
+@pytest.mark.parametrize(
+    "bytes_a_row",
+    [
+        256,  # 1 GiB for 2^22 rows
+        165,  # of which two vectors and the matrices take 144, three 176
+    ],
+)
+def test_proofs_in_little_memory_a_row(
+    curve, make_device, make_backend, tmp_path, monkeypatch, bytes_a_row
+):
+    monkeypatch.setattr(backend_module, "_LEAST_CHUNK", 16)
+    path, witness_path = write_chain(tmp_path, 11, curve)
+    circuit = R1cs.open(path)
+    with (tmp_path / "chain.zkey").open("wb") as file:
+        write_key(file, circuit, Trapdoor.draw(curve, domain_size(circuit)))
+    key, witness = ProvingKey.open(file.name), Witness.open(witness_path)
+    device = make_device(bytes_a_row * key.domain)
+    backend = make_backend(device)
+    expected = bytes_of(key, witness, get_backend("cpu"))
+    for _ in range(2):
+        assert bytes_of(key, witness, backend) == expected
+    assert device.peak <= device.limit
 
 
 def test_a_refusal_says_what_is_needed(large, make_device, make_backend):
