@@ -3,8 +3,8 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-pinned results \
-  test-gpu clean
+.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-pinned \
+  bench-gpu results test-gpu kernels-report clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -81,6 +81,17 @@ results:
 test-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu
+
+# The figures of docs/gpu.md: four minutes on an otherwise idle machine with a GPU.
+bench-gpu:
+	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) bench,prover$$extra
+	$(BIN)/python -m bench.gpu --json bench/results/gpu.json --markdown bench/results/gpu.md
+	$(BIN)/python -m bench.insert bench/results/gpu.md docs/gpu.md
+
+# Registers and spills of the CUDA kernels; needs no GPU. Takes some minutes.
+kernels-report:
+	@scripts/setup.sh $(VENV) prover,test
+	$(BIN)/python scripts/kernel_report.py
 
 clean:
 	rm -rf build dist demo-out $(VENV)

@@ -57,5 +57,9 @@ class UnavailableBackend(ProverError):
     """The backend asked for does not exist or cannot run on this machine."""
 
 
+class OutOfDeviceMemory(ProverError):
+    """A proof does not fit in the memory of the GPU, however little of the key is kept there."""
+
+
 class UsageError(ProverError):
     """The command line asks for something that makes no sense."""

@@ -11,10 +11,7 @@ import secrets
 from dataclasses import dataclass
 from functools import reduce
 
-import numpy as np
-
 import bigmem
-from prover import qap
 from prover.backends.base import Backend, Bytes
 from prover.curves import Curve
 from prover.errors import MismatchedFiles
@@ -53,8 +50,8 @@ def prove(
     Parameters
     ----------
     allocator
-        Where the vectors of this proof come from: witness, a, b, c (which becomes h), and the
-        digits and buckets of each sum. None for the process default.
+        Where the vectors of this proof that are in host memory come from. None for the process
+        default.
     r, s
         The blinding scalars, below the group order. Given only by tests: a proof whose r and s
         are known is not zero-knowledge. By default from the operating system's source.
@@ -70,37 +67,20 @@ def prove(
     key.check()
     r = secrets.randbelow(key.curve.r) if r is None else r
     s = secrets.randbelow(key.curve.r) if s is None else s
-    sums = _Sums(key, backend, allocator)
+    sums = backend.sums(key, witness, allocator)
 
-    with bigmem.layer("witness"):
-        w = sums.empty(witness.values.shape)
-        w[:] = witness.values
-        witness.drop()
-    h = qap.quotient_values(
-        key.curve, key.coefficients, w, key.domain, backend=backend, empty=sums.empty
-    )
-    key.drop(key.coefficients)
-    sum_h = sums.msm("msm H", 1, key.h1, h)
-    del h
-    sum_a = sums.msm("msm A", 1, key.a1, w)
-    sum_b1 = sums.msm("msm B1", 1, key.b1, w)
-    sum_b2 = sums.msm("msm B2", 2, key.b2, w)
-    sum_c = sums.msm("msm C", 1, key.c1, w[key.public + 1 :])
-    del w
+    def add(group: int, *points: Bytes) -> Bytes:
+        return reduce(lambda p, q: backend.add(key.curve, group, p, q), points)
+
+    def scale(group: int, point: Bytes, scalar: int) -> Bytes:
+        return backend.scale(key.curve, group, point, scalar)
 
     with bigmem.layer("assembly"):
         minus_rs = -r * s % key.curve.r
-        a = sums.add(1, key.alpha1, sum_a, sums.scale(1, key.delta1, r))
-        b = sums.add(2, key.beta2, sum_b2, sums.scale(2, key.delta2, s))
-        b1 = sums.add(1, key.beta1, sum_b1, sums.scale(1, key.delta1, s))
-        c = sums.add(
-            1,
-            sum_c,
-            sum_h,
-            sums.scale(1, a, s),
-            sums.scale(1, b1, r),
-            sums.scale(1, key.delta1, minus_rs),
-        )
+        a = add(1, key.alpha1, sums.a, scale(1, key.delta1, r))
+        b = add(2, key.beta2, sums.b2, scale(2, key.delta2, s))
+        b1 = add(1, key.beta1, sums.b1, scale(1, key.delta1, s))
+        c = add(1, sums.c, sums.h, scale(1, a, s), scale(1, b1, r), scale(1, key.delta1, minus_rs))
     return Proof(key.curve, a, b, c)
 
 
@@ -126,35 +106,3 @@ def public_signals(key: ProvingKey, witness: Witness) -> list[int]:
     """The values of the public signals, in the order of public.json."""
     rows = witness.values[1 : key.public + 1]
     return [int.from_bytes(row.tobytes(), "little") for row in rows]
-
-
-class _Sums:
-    """The group operations of one proof, and the memory they run in."""
-
-    def __init__(
-        self,
-        key: ProvingKey,
-        backend: Backend,
-        allocator: bigmem.Allocator | None,
-    ) -> None:
-        self._key = key
-        self._backend = backend
-        self._allocator = allocator
-
-    def empty(self, shape: tuple[int, ...]) -> Bytes:
-        return bigmem.empty(shape, dtype=np.uint8, allocator=self._allocator)
-
-    def msm(self, name: str, group: int, points: Bytes, scalars: Bytes) -> Bytes:
-        curve = self._key.curve
-        workspace = self.empty((self._backend.msm_workspace(curve, group, len(points)),))
-        with bigmem.layer(name):
-            result = self._backend.msm(curve, group, points, scalars, workspace)
-        del workspace
-        self._key.drop(points)
-        return result
-
-    def add(self, group: int, *points: Bytes) -> Bytes:
-        return reduce(lambda p, q: self._backend.add(self._key.curve, group, p, q), points)
-
-    def scale(self, group: int, point: Bytes, scalar: int) -> Bytes:
-        return self._backend.scale(self._key.curve, group, point, scalar)

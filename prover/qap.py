@@ -9,15 +9,14 @@ They are a Lagrange basis of that coset, so that no third transform back is need
 """
 
 from collections.abc import Callable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 import bigmem
-from prover.backends.base import Backend
+from prover.backends.base import Bytes
 from prover.curves import SCALAR_BYTES, Curve
 
-Bytes = NDArray[np.uint8]
+if TYPE_CHECKING:
+    from prover.backends.host import HostBackend
 
 
 def quotient_values(
@@ -26,7 +25,7 @@ def quotient_values(
     witness: Bytes,
     domain: int,
     *,
-    backend: Backend,
+    backend: "HostBackend",
     empty: Callable[[tuple[int, int]], Bytes],
 ) -> Bytes:
     """The scalars h of the H points: A B - C on the odd coset.

@@ -15,7 +15,7 @@ import secrets
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 import numpy as np
 
@@ -29,8 +29,38 @@ from prover.formats.zkey import COEFFICIENT
 Progress = Callable[[str, int, int], None]
 """Told the section at work, the points made of it so far, and how many it will have."""
 
-_PIECE = 1 << 15
-"""Points between two reports: enough that the table of multiples costs little beside them."""
+
+class Multiples(Protocol):
+    """Multiples of a curve's generators.
+
+    Attributes
+    ----------
+    piece
+        How many to ask for at a time: enough that what is done once a call costs little.
+    """
+
+    piece: int
+
+    def __call__(self, group: int, scalars: Bytes) -> Bytes:
+        """The generator of a group times each scalar (standard form), rows as in a zkey."""
+
+
+class CpuMultiples:
+    """See `Multiples`; ``threads`` 0 is every core."""
+
+    piece = 1 << 15
+
+    def __init__(self, curve: Curve, threads: int = 0) -> None:
+        self._curve = curve
+        self._threads = threads
+        self._generators = {group: _cpu.generator(curve.name, group) for group in (1, 2)}
+
+    def __call__(self, group: int, scalars: Bytes) -> Bytes:
+        """See `Multiples`."""
+        out = np.empty((len(scalars), self._curve.point_bytes(group)), np.uint8)
+        base = self._generators[group]
+        _cpu.fixed_base(self._curve.name, group, base, scalars, out, self._threads)
+        return out
 
 
 @dataclass(frozen=True)
@@ -87,6 +117,7 @@ def write_key(
     trapdoor: Trapdoor,
     *,
     threads: int = 0,
+    multiples: Multiples | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write a zkey file for the circuit; it records no contribution.
@@ -95,6 +126,8 @@ def write_key(
     ----------
     threads
         0 for every core.
+    multiples
+        Who makes the points; by default the CPU. The key does not depend on it.
 
     Raises
     ------
@@ -103,7 +136,8 @@ def write_key(
     MalformedFile
         If a value of the circuit is out of range.
     """
-    _Setup(file, circuit, trapdoor, threads, progress or (lambda *_: None)).write()
+    multiples = multiples or CpuMultiples(circuit.curve, threads)
+    _Setup(file, circuit, trapdoor, threads, multiples, progress or (lambda *_: None)).write()
 
 
 class _Setup:
@@ -113,6 +147,7 @@ class _Setup:
         circuit: R1cs,
         trapdoor: Trapdoor,
         threads: int,
+        multiples: Multiples,
         progress: Progress,
     ) -> None:
         self._file = file
@@ -122,7 +157,7 @@ class _Setup:
         self._threads = threads
         self._progress = progress
         self._domain = domain_size(circuit)
-        self._generators = {group: _cpu.generator(self._curve.name, group) for group in (1, 2)}
+        self._multiples = multiples
 
     def write(self) -> None:
         self._file.write(struct.pack("<4sII", b"zkey", 1, 10))
@@ -251,17 +286,11 @@ class _Setup:
     def _points(self, number: int, name: str, group: int, scalars: Bytes) -> None:
         total = len(scalars)
         self._head(number, total * self._curve.point_bytes(group))
-        for start in range(0, total, _PIECE):
+        for start in range(0, total, self._multiples.piece):
             self._progress(name, start, total)
-            piece = np.ascontiguousarray(scalars[start : start + _PIECE])
+            piece = np.ascontiguousarray(scalars[start : start + self._multiples.piece])
             self._file.write(self._multiples(group, piece).data)
         self._progress(name, total, total)
-
-    def _multiples(self, group: int, scalars: Bytes) -> Bytes:
-        out = np.empty((len(scalars), self._curve.point_bytes(group)), np.uint8)
-        base = self._generators[group]
-        _cpu.fixed_base(self._curve.name, group, base, scalars, out, self._threads)
-        return out
 
 
 def _scalar(value: int) -> Bytes:

@@ -1,13 +1,29 @@
 """Backends: who does the arithmetic."""
 
+from collections.abc import Callable, Sequence
+
 from prover.backends.base import Backend
 from prover.errors import UnavailableBackend
 
 BACKENDS = ("auto", "cpu", "cuda")
 """What `get_backend` takes."""
 
+GPU_WORK = 1 << 17
+"""Rows, of all proofs together, with which the second that a GPU takes to start is well spent."""
 
-def get_backend(name: str = "auto", *, threads: int = 0) -> Backend:
+GPU_DOMAIN = 1 << 12
+"""The least domain of which a running GPU makes proofs clearly faster."""
+
+
+def get_backend(
+    name: str = "auto",
+    *,
+    threads: int = 0,
+    domain: int = 0,
+    proofs: int = 1,
+    device_memory: int | None = None,
+    notify: Callable[[str], None] | None = None,
+) -> Backend:
     """The backend of a name; ``"auto"`` is the fastest that this machine can run.
 
     Parameters
@@ -16,15 +32,56 @@ def get_backend(name: str = "auto", *, threads: int = 0) -> Backend:
         One of `BACKENDS`.
     threads
         CPU threads, 0 for every core that the process may run on.
+    domain
+        The domain size of the circuit that will be proved; ``"auto"`` leaves small ones, and those
+        of unknown size, to the CPU.
+    proofs
+        How many it will make: many small ones are worth a GPU, too.
+    device_memory
+        Bytes of GPU memory to use at most; None for nearly all that is free.
+    notify
+        Told in lines when GPU kernels have to be compiled.
 
     Raises
     ------
     UnavailableBackend
     """
-    if name in ("auto", "cpu"):
-        from prover.backends.cpu.backend import CpuBackend
+    if name not in BACKENDS:
+        raise UnavailableBackend(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
+    large = domain >= GPU_DOMAIN and domain * proofs >= GPU_WORK
+    if name == "cuda" or (name == "auto" and large):
+        from prover.backends.cuda.backend import CudaBackend
+        from prover.backends.cuda.device import Device
 
-        return CpuBackend(threads)
-    if name == "cuda":
-        raise UnavailableBackend("the cuda backend does not exist yet; use --backend cpu")
-    raise UnavailableBackend(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
+        try:
+            return CudaBackend(Device(device_memory, notify))
+        except UnavailableBackend:
+            if name == "cuda":
+                raise
+    from prover.backends.cpu.backend import CpuBackend
+
+    return CpuBackend(threads)
+
+
+def get_cuda_backends(
+    numbers: Sequence[int],
+    *,
+    device_memory: int | None = None,
+    notify: Callable[[str], None] | None = None,
+) -> list[Backend]:
+    """A CUDA backend for each of these GPUs; those of one GPU divide its memory.
+
+    Parameters are those of `get_backend`; ``device_memory`` is of each GPU.
+
+    Raises
+    ------
+    UnavailableBackend
+        Also if there is no GPU of one of the numbers.
+    """
+    from prover.backends.cuda.backend import CudaBackend
+    from prover.backends.cuda.device import Device
+
+    return [
+        CudaBackend(Device(device_memory, notify, number, numbers.count(number)))
+        for number in numbers
+    ]

@@ -1,58 +1,70 @@
-"""What the protocol asks of a backend: vectors of scalars, sums of points, nothing else."""
+"""What the protocol asks of a backend: the sums of a proof, and group operations."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+import bigmem
 from prover.curves import Curve
+
+if TYPE_CHECKING:
+    from prover.formats.wtns import Witness
+    from prover.formats.zkey import ProvingKey
 
 Bytes = NDArray[np.uint8]
 
 
-class Backend(ABC):
-    """Arithmetic on host arrays in the form of a zkey.
+@dataclass(frozen=True)
+class Sums:
+    """The sums of scalars times points that a proof is made of.
 
-    Scalars are rows of 32 bytes, affine points rows of `Curve.point_bytes`; all little-endian,
-    coordinates in Montgomery form, infinity all zero, arrays C-contiguous, of any alignment.
-    Nothing is validated here. Vectors are allocated by the caller: which allocator they come from
-    is what this project is about.
+    Each is a point, shape (1, bytes of a point).
+
+    Attributes
+    ----------
+    a, b1, b2
+        Sums of w_i A_i, of w_i B_i in G1, and of w_i B_i in G2, over all signals.
+    c
+        Sum of w_i C_i over the private signals.
+    h
+        Sum of h_i H_i over the domain.
+    """
+
+    a: Bytes
+    b1: Bytes
+    b2: Bytes
+    c: Bytes
+    h: Bytes
+
+
+class Backend(ABC):
+    """Arithmetic of one proof.
+
+    Points are rows of `Curve.point_bytes`, affine and little-endian, coordinates in Montgomery
+    form, infinity all zero. Nothing is validated here.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
-    def sparse_product(
-        self, curve: Curve, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes
-    ) -> None:
-        """Overwrite a and b with the matrices 0 and 1 of a key times the witness.
+    def sums(
+        self, key: "ProvingKey", witness: "Witness", allocator: bigmem.Allocator | None = None
+    ) -> Sums:
+        """Everything of a proof whose cost grows with the circuit.
 
-        ``coefficients`` has shape (n, 44), ``witness`` is in standard form, ``a`` and ``b`` of
-        shape (N, 32) become Montgomery form.
+        Its steps are the layers ``witness``, ``sparse``, ``ntt``, and ``msm H``, ``A``, ``B1``,
+        ``B2``, ``C``. The witness and the key, which are mapped files, lose their resident pages.
+
+        Parameters
+        ----------
+        key, witness
+            Checked, and for the same circuit.
+        allocator
+            Where vectors in host memory come from; None for the process default.
         """
-
-    @abstractmethod
-    def multiply(self, curve: Curve, x: Bytes, y: Bytes, out: Bytes) -> None:
-        """Pointwise Montgomery product into ``out``, which may be an operand."""
-
-    @abstractmethod
-    def odd_coset(self, curve: Curve, x: Bytes) -> None:
-        """In place, from values at the N-th roots of unity to values at the odd 2N-th roots."""
-
-    @abstractmethod
-    def quotient(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> None:
-        """Overwrite a with a b - c pointwise, in standard form."""
-
-    @abstractmethod
-    def msm_workspace(self, curve: Curve, group: int, n: int) -> int:
-        """Bytes of workspace for `msm` of ``n`` points."""
-
-    @abstractmethod
-    def msm(
-        self, curve: Curve, group: int, points: Bytes, scalars: Bytes, workspace: Bytes
-    ) -> Bytes:
-        """Sum of scalars (standard form) times points, shape (1, bytes of a point)."""
 
     @abstractmethod
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:

@@ -2,14 +2,19 @@
 
 import argparse
 import resource
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bigmem.cli._command import tell
+from bigmem.terminal import can_draw
 from prover.backends import BACKENDS
 from prover.errors import UsageError
 
 if TYPE_CHECKING:
     import bigmem
+    from prover.backends.base import Backend
+    from prover.formats.zkey import ProvingKey
 
 
 def add_proving_options(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +26,19 @@ def add_proving_options(parser: argparse.ArgumentParser) -> None:
         help="where a proof's vectors come from: system, mapped, dontneed, deferred, recycle, or "
         "a plug-in's (default: the process default, see BIGMEM_ALLOCATOR)",
     )
-    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="auto: a GPU for large circuits, where there is one",
+    )
+    parser.add_argument(
+        "--device-memory",
+        type=_size,
+        metavar="LIMIT",
+        help="GPU memory to use at most, for example 4GiB; a key that does not fit is streamed "
+        "(default: nearly all that is free)",
+    )
     parser.add_argument(
         "--threads",
         type=number(0, 1024),
@@ -41,6 +58,68 @@ def number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _size(text: str) -> int:
+    from bigmem import BigmemError
+    from bigmem.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except BigmemError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def devices(text: str) -> list[int]:
+    """A parser of numbers of GPUs with commas between them, for argparse."""
+    return [number(0, 999)(part) for part in text.split(",")]
+
+
+def backend_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int = 1) -> "Backend":
+    """The backend that the options of `add_proving_options` ask for, to make so many proofs.
+
+    Raises
+    ------
+    UnavailableBackend
+    """
+    from prover.backends import get_backend
+
+    return get_backend(
+        arguments.backend,
+        threads=arguments.threads,
+        domain=key.domain,
+        proofs=proofs,
+        device_memory=arguments.device_memory,
+        notify=notify,
+    )
+
+
+def backends_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int) -> "list[Backend]":
+    """The backends, one a worker, that the options of a batch of so many proofs ask for.
+
+    Raises
+    ------
+    UnavailableBackend, UsageError
+    """
+    from prover.backends import get_cuda_backends
+
+    if arguments.devices is None:
+        return [backend_for(key, arguments, proofs)]
+    if arguments.backend == "cpu":
+        raise UsageError("--devices names GPUs, which --backend cpu does not use")
+    return get_cuda_backends(
+        arguments.devices, device_memory=arguments.device_memory, notify=notify
+    )
+
+
+def notify(line: str) -> None:
+    """Tell on stderr what is under way; dim on a terminal where rich is installed."""
+    if not can_draw(sys.stderr):
+        tell(f"{line}\n")
+        return
+    from rich.console import Console
+
+    Console(stderr=True).print(line, style="dim", markup=False, highlight=False)
 
 
 def allocator_named(name: str | None) -> "bigmem.Allocator":

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     _options.add_proving_options(parser)
+    parser.add_argument(
+        "--devices",
+        type=_options.devices,
+        metavar="N,...",
+        help="GPUs to use, from 0, with a worker for each: 0,1 for two; 0,0 for two on one",
+    )
     parser.add_argument("witnesses", metavar="WITNESS.wtns", nargs="+")
     parser.add_argument(
         "--repeat",
@@ -33,7 +39,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make, check and write all proofs; print one line for each and a summary."""
     import bigmem
-    from prover.backends import get_backend
     from prover.formats.zkey import ProvingKey
     from prover.outputs import check_targets
     from prover.pipeline.batch import Batch, write_figures
@@ -44,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     batch = Batch(
         key,
         arguments.witnesses,
-        backend=get_backend(arguments.backend, threads=arguments.threads),
+        backends=_options.backends_for(
+            key, arguments, proofs=len(arguments.witnesses) * arguments.repeat
+        ),
         allocator=allocator,
         repeat=arguments.repeat,
         folder=arguments.out,

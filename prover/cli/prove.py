@@ -30,7 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Make, check and write one proof."""
     import bigmem
     from prover import groth16
-    from prover.backends import get_backend
     from prover.formats.wtns import Witness
     from prover.formats.zkey import ProvingKey
     from prover.outputs import check_targets
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         statement = single.prove(
             key,
             witness,
-            backend=get_backend(arguments.backend, threads=arguments.threads),
+            backend=_options.backend_for(key, arguments),
             allocator=_options.allocator_named(arguments.allocator),
             check=not arguments.no_check,
             r=r,

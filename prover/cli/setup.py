@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bigmem.terminal import can_draw
-from prover.cli import one_line, tell
+from prover.cli import _options, one_line, tell
 from prover.errors import UsageError
 
 if TYPE_CHECKING:
-    from prover.setup import Progress
+    from prover.formats.r1cs import R1cs
+    from prover.setup import Multiples, Progress
 
 _FLAG = "--insecure-dev-key"
 _LONG = 1 << 15
@@ -23,6 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("circuit", metavar="CIRCUIT.r1cs")
     parser.add_argument("-o", "--output", metavar="CIRCUIT.zkey", required=True)
+    parser.add_argument(
+        "--backend",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="who computes the points: the CPU, or a GPU, for large circuits",
+    )
     parser.add_argument(
         _FLAG,
         dest="insecure",
@@ -44,14 +51,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
     circuit = R1cs.open(arguments.circuit)
     domain = domain_size(circuit)
+    multiples = _cuda_multiples(circuit) if arguments.backend == "cuda" else None
     _shout(arguments.output)
     inputs = [Path(arguments.circuit).resolve()]
     with (
         whole_files(Path(arguments.output), inputs=inputs) as [file],
         _bar(domain) as progress,
     ):
-        write_key(file, circuit, Trapdoor.draw(circuit.curve, domain), progress=progress)
+        trapdoor = Trapdoor.draw(circuit.curve, domain)
+        write_key(file, circuit, trapdoor, multiples=multiples, progress=progress)
     return 0
+
+
+def _cuda_multiples(circuit: "R1cs") -> "Multiples":
+    from prover.backends.cuda.device import Device
+    from prover.backends.cuda.fixed_base import CudaMultiples
+
+    return CudaMultiples(Device(notify=_options.notify), circuit.curve)
 
 
 def _shout(output: str) -> None:

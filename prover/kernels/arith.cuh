@@ -93,6 +93,7 @@ struct PortableRow {
 template <class LimbType, class Row>
 struct Arith {
   using Limb = LimbType;
+  static constexpr bool wide_products = false;
 
   template <class Modulus>
   static void add(Limb* out, const Limb* a, const Limb* b) {
@@ -136,6 +137,12 @@ struct Arith {
     }
     Row::template reduce_once<Modulus>(t);
     for (int i = 0; i < size; ++i) out[i] = t[i];
+  }
+
+  // out = a^2 / R mod q
+  template <class Modulus>
+  static void sqr(Limb* out, const Limb* a) {
+    mul<Modulus>(out, a, a);
   }
 
   // out = a / R mod q, half the work of a multiplication by one

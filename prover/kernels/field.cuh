@@ -63,7 +63,11 @@ struct Field {
     return out;
   }
   Field twice() const { return *this + *this; }
-  Field squared() const { return *this * *this; }
+  Field squared() const {
+    Field out;
+    Arith::template sqr<Modulus>(out.value.v, value.v);
+    return out;
+  }
 
   template <class Exponent>
   Field power(const Exponent& exponent) const {

@@ -1,8 +1,11 @@
 """Many proofs of one circuit in one process, on one allocator, measured."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,6 +38,8 @@ class Batch:
     ----------
     witnesses
         Files; each is opened once to check it, and again for each of its proofs.
+    backends
+        One for each proof that is to be made at the same time, by a thread of its own.
     folder
         Where ``NUMBER-WITNESS.proof.json`` and ``NUMBER-WITNESS.public.json`` go; it must exist
         when `run` is called.
@@ -47,6 +52,8 @@ class Batch:
     ----------
     inputs
         The files that no output may replace, links resolved.
+    backends
+        As given.
 
     Raises
     ------
@@ -60,7 +67,7 @@ class Batch:
         key: ProvingKey,
         witnesses: Sequence[str],
         *,
-        backend: Backend,
+        backends: Sequence[Backend],
         allocator: bigmem.Allocator,
         repeat: int,
         folder: Path,
@@ -76,7 +83,7 @@ class Batch:
         self._witnesses = witnesses
         self._repeat = repeat
         self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
-        self._backend = backend
+        self.backends = backends
         self._allocator = allocator
         self._folder = folder
 
@@ -84,7 +91,7 @@ class Batch:
         return len(self._witnesses) * self._repeat
 
     def run(self, advance: Callable[[Made], None]) -> dict[str, object]:
-        """Make all proofs; ``advance`` is told of each.
+        """Make all proofs; ``advance`` is told of each, of one at a time, in the order they end.
 
         Returns
         -------
@@ -95,22 +102,20 @@ class Batch:
         Raises
         ------
         ProverError
-            At the first witness that does not satisfy the circuit or file that cannot be written.
+            At the first witness that does not satisfy the circuit or file that cannot be written;
+            proofs that others have begun are finished.
         """
         meter = Meter(self._allocator)
-        made: list[Made] = []
         with bigmem.record_layers() as recorded:
-            for number in range(1, len(self) + 1):
-                witness = self._witnesses[(number - 1) % len(self._witnesses)]
-                made.append(self._make(number, witness))
-                advance(made[-1])
+            made = _Workers(self, advance).run()
         layers = recorded().layers
         return {
             "curve": self._key.curve.name,
             "constraints": self._key.constraints,
             "domain": self._key.domain,
             "public": self._key.public,
-            "backend": self._backend.name,
+            "backend": self.backends[0].name,
+            "workers": len(self.backends),
             "proofs": len(made),
             "key_check_s": self._key_check_s,
             **asdict(meter.stop()),
@@ -120,17 +125,60 @@ class Batch:
             "each": [asdict(one) for one in made],
         }
 
-    def _make(self, number: int, path: str) -> Made:
+    def make(self, number: int, backend: Backend) -> Made:
+        """Make proof ``number``, from 1 to the length of the batch."""
+        path = self._witnesses[(number - 1) % len(self._witnesses)]
         stem = f"{number:0{len(str(len(self)))}d}-{Path(path).stem}"
         proof = self._folder / f"{stem}.proof.json"
         public = self._folder / f"{stem}.public.json"
         with bigmem.record_layers() as recorded, bigmem.layer("proof"):
             statement = single.prove(
-                self._key, Witness.open(path), backend=self._backend, allocator=self._allocator
+                self._key, Witness.open(path), backend=backend, allocator=self._allocator
             )
             write(statement, proof, public, self.inputs)
         (layer,) = recorded().layers
         return Made(path, str(proof), str(public), layer.wall_s, _stages(layer.layers))
+
+
+class _Workers:
+    """One thread a backend; each takes the next number when it has made a proof.
+
+    Threads, not processes: the native code and CUDA work without the interpreter's lock, and the
+    key is mapped once.
+    """
+
+    def __init__(self, batch: Batch, advance: Callable[[Made], None]) -> None:
+        self._batch = batch
+        self._advance = advance
+        self._numbers = iter(range(1, len(batch) + 1))
+        self._made: dict[int, Made] = {}
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self) -> list[Made]:
+        """All proofs, in the order of their numbers."""
+        first, *others = self._batch.backends
+        with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
+            # A copy of the context: the layers of all threads belong to this batch.
+            tasks = [pool.submit(copy_context().run, self._work, backend) for backend in others]
+            self._work(first)  # on this thread, which Ctrl-C interrupts
+        for task in tasks:
+            task.result()
+        return [self._made[number] for number in sorted(self._made)]
+
+    def _work(self, backend: Backend) -> None:
+        try:
+            while (number := self._next()) is not None:
+                made = self._batch.make(number, backend)
+                with self._lock:
+                    self._made[number] = made
+                    self._advance(made)
+        finally:
+            self._stopped = True
+
+    def _next(self) -> int | None:
+        with self._lock:
+            return None if self._stopped else next(self._numbers, None)
 
 
 @bigmem.layer("write")

@@ -80,14 +80,17 @@ class Program:
 
 
 PROGRAMS: dict[tuple[str, ...], Program] = {}
+DEVICES: list[Any] = []
 
 
-def compile_program(curve: str, file: str, head: str, names: tuple[str, ...]) -> Program:
+def compile_program(
+    curve: str, arithmetic: str, file: str, head: str, names: tuple[str, ...]
+) -> Program:
     import cupy
 
     source = (
-        f'#include "{curve}.cuh"\nusing Curve = prover::{CLASSES[curve]}'
-        f"<prover::Portable<prover::u32>>;\n{head}" + (HERE / file).read_text(encoding="utf-8")
+        f'#include "{curve}.cuh"\n#include "ptx.cuh"\nusing Curve = prover::{CLASSES[curve]}'
+        f"<prover::{arithmetic}>;\n{head}" + (HERE / file).read_text(encoding="utf-8")
     )
     # CuPy itself adds --device-as-default-execution-space
     options = ("--std=c++17", f"-I{KERNELS}", "--ptxas-options=-v")
@@ -96,17 +99,23 @@ def compile_program(curve: str, file: str, head: str, names: tuple[str, ...]) ->
     module = cupy.RawModule(code=source, options=options, name_expressions=names)
     log = io.StringIO()
     module.compile(log_stream=log)
-    return Program(f"{curve} {file} {head.strip()}".strip(), module, log.getvalue())
+    return Program(f"{curve} {arithmetic} {file} {head}".strip(), module, log.getvalue())
+
+
+@pytest.fixture(params=["Portable<prover::u32>", "Ptx"], ids=["portable", "ptx"])
+def arithmetic(request: pytest.FixtureRequest) -> str:
+    """That of compilers without carry chains, and that of the backend."""
+    return str(request.param)
 
 
 @pytest.fixture
-def program(curve: Oracle) -> Callable[..., Program]:
+def program(curve: Oracle, arithmetic: str) -> Callable[..., Program]:
     """program(file, head="", names=()): the file's kernels for the curve, compiled once."""
 
     def get(file: str, head: str = "", names: tuple[str, ...] = ()) -> Program:
-        key = (curve.name, file, head)
+        key = (curve.name, arithmetic, file, head)
         if key not in PROGRAMS:
-            PROGRAMS[key] = compile_program(curve.name, file, head, names)
+            PROGRAMS[key] = compile_program(*key, names)
         return PROGRAMS[key]
 
     return get
@@ -136,6 +145,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         show(f"{program.title}: {program.spilled()} bytes spilled")
         for name, kernel in program.kernels.items():
             show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
+    programs = {title: program for one in DEVICES for title, program in one.programs().items()}
+    for title, program in programs.items():
+        show(f"{title}:")
+        for name, kernel in program.used().items():
+            show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
+
+
+@pytest.fixture
+def gpu_devices() -> list[Any]:
+    """Devices of the CUDA backend whose kernels the summary shall tell of."""
+    return DEVICES
 
 
 def driver_version() -> str:

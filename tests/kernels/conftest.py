@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import emulated
 import numpy as np
 import pytest
 from py_ecc import bls12_381, bn128
@@ -118,10 +119,18 @@ def has_adx() -> bool:
     return "bmi2" in flags and "adx" in flags
 
 
+@pytest.fixture(scope="session")
+def libraries(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[str, int], emulated.EmulatedKernels]:
+    """The device's kernels of each curve and group, built for the host."""
+    return emulated.build(tmp_path_factory.mktemp("emulated"))
+
+
 HOST_ARITHMETICS = ["portable", "adx"]
 
 
-@pytest.fixture(params=[*HOST_ARITHMETICS, "portable32"])
+@pytest.fixture(params=[*HOST_ARITHMETICS, "portable32", "ptx"])
 def any_arithmetic(request: pytest.FixtureRequest) -> str:
     """Every arithmetic there is, the one of the device included."""
     if request.param == "adx" and not has_adx():

@@ -203,7 +203,8 @@ def test_info_tells_facts_and_no_witness_value(circuit, cli):
     assert not values & (told - {key.signals})
 
 
-def test_backends_that_are_not_there(multiplier, prove, refused, folder):
+def test_backends_that_are_not_there(multiplier, prove, refused, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(UnavailableBackend, match="no backend 'tpu'"):
         get_backend("tpu")
     line = refused(prove(multiplier.key, multiplier.witness, "--backend", "cuda"), folder)
@@ -222,6 +223,8 @@ def test_backends_that_are_not_there(multiplier, prove, refused, folder):
         ("--threads", "\u0663"),
         ("--threads", "+1"),
         ("--insecure-det", "no abbreviation of what must be meant"),
+        ("--device-memory", "lots"),
+        ("--device-memory", "-1GiB"),
         ("--unknown",),
         ("one-word-too-many",),
     ],

@@ -133,5 +133,14 @@ def _test_operation(
 ) -> None:
     """out[i] <- operation(x[i], y[i]) in "scalar", "base", "extension", "g1" or "g2".
 
-    ``arithmetic`` may also be "portable32", which is the device's.
+    ``arithmetic`` may also be "portable32", or "ptx": the device's carry chains, on this CPU.
+    """
+
+def _emulate(
+    curve: str, kernel: str, blocks: int, threads: int, arguments: list[np.ndarray | int]
+) -> None:
+    """Run one of the device's kernels by the host compiler's build of its parts.
+
+    The arguments are those of the launch: C-contiguous arrays, whose sizes nobody checks, and
+    integers.
     """

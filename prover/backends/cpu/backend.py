@@ -1,15 +1,16 @@
-"""The CPU backend: the native extension behind the contract of `Backend`."""
+"""The CPU backend: the native extension behind the contract of `HostBackend`."""
 
 from typing import ClassVar
 
 import numpy as np
 
-from prover.backends.base import Backend, Bytes
+from prover.backends.base import Bytes
 from prover.backends.cpu import _cpu
+from prover.backends.host import HostBackend
 from prover.curves import SCALAR_BYTES, Curve
 
 
-class CpuBackend(Backend):
+class CpuBackend(HostBackend):
     """Arithmetic on the cores of this machine, with the GIL released.
 
     Parameters
@@ -26,37 +27,37 @@ class CpuBackend(Backend):
     def sparse_product(
         self, curve: Curve, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes
     ) -> None:
-        """See `Backend`; the indices must have been validated."""
+        """See `HostBackend`; the indices must have been validated."""
         _cpu.sparse_product(curve.name, coefficients, witness, a, b, self.threads)
 
     def multiply(self, curve: Curve, x: Bytes, y: Bytes, out: Bytes) -> None:
-        """See `Backend`."""
+        """See `HostBackend`."""
         _cpu.multiply(curve.name, x, y, out, self.threads)
 
     def odd_coset(self, curve: Curve, x: Bytes) -> None:
-        """See `Backend`."""
+        """See `HostBackend`."""
         _cpu.odd_coset(curve.name, x, self.threads)
 
     def quotient(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> None:
-        """See `Backend`."""
+        """See `HostBackend`."""
         _cpu.quotient(curve.name, a, b, c, self.threads)
 
     def msm_workspace(self, curve: Curve, group: int, n: int) -> int:
-        """See `Backend`."""
+        """See `HostBackend`."""
         return _cpu.msm_workspace(curve.name, group, n, self.threads)
 
     def msm(
         self, curve: Curve, group: int, points: Bytes, scalars: Bytes, workspace: Bytes
     ) -> Bytes:
-        """See `Backend`."""
+        """See `HostBackend`."""
         return _row(_cpu.msm(curve.name, group, points, scalars, workspace, self.threads))
 
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:
-        """See `Backend`."""
+        """See `HostBackend`."""
         return _row(_cpu.add(curve.name, group, p, q))
 
     def scale(self, curve: Curve, group: int, p: Bytes, scalar: int) -> Bytes:
-        """See `Backend`."""
+        """See `HostBackend`."""
         encoded = np.frombuffer(scalar.to_bytes(SCALAR_BYTES, "little"), np.uint8)
         return _row(_cpu.scale(curve.name, group, p, encoded.reshape(1, SCALAR_BYTES)))
 

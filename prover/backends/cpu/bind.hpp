@@ -17,6 +17,7 @@ namespace nb = nanobind;
 void bind_vectors(nb::module_&);
 void bind_points(nb::module_&);
 void bind_testing(nb::module_&);
+void bind_emulator(nb::module_&);
 void bind_pairing(nb::module_&);
 void bind_setup(nb::module_&);
 

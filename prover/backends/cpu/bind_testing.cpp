@@ -7,6 +7,7 @@
 #include "bls12381.cuh"
 #include "bn128.cuh"
 #include "memory.hpp"
+#include "ptx.cuh"
 
 namespace prover {
 
@@ -95,6 +96,7 @@ void test_operation(const std::string& arithmetic, const std::string& curve, con
   const Bytes left(x, "x"), right(y, "y"), result(out, "out", Bytes::Access::write);
   if (arithmetic == "portable32")
     return operate_with<Portable<u32>>(curve, set, operation, left, right, result);
+  if (arithmetic == "ptx") return operate_with<Ptx>(curve, set, operation, left, right, result);
   if (arithmetic == "portable")
     return operate_with<Portable<u64>>(curve, set, operation, left, right, result);
 #if defined(__x86_64__)

@@ -8,6 +8,7 @@ NB_MODULE(_cpu, m) {
   prover::bind_vectors(m);
   prover::bind_points(m);
   prover::bind_testing(m);
+  prover::bind_emulator(m);
   prover::bind_pairing(m);
   prover::bind_setup(m);
 }

@@ -1,0 +1,1 @@
+"""Groth16's arithmetic on an NVIDIA GPU, through CuPy."""

@@ -1,0 +1,36 @@
+"""Saying what takes long before it has ended."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+Notify = Callable[[str], None]
+"""Told one line at a time."""
+
+_PATIENCE_S = 1.0
+"""What is found in the cache on disk takes less."""
+
+
+@contextmanager
+def announced(what: str, notify: Notify | None, patience_s: float = _PATIENCE_S) -> Iterator[None]:
+    """Tell that ``what`` is being compiled if that lasts, and at the end how long it took.
+
+    Nothing is told of what is ready within ``patience_s`` seconds.
+    """
+    if notify is None:
+        yield
+        return
+    notice = f"compiling {what}; once for this machine, CuPy keeps the result"
+    timer = Timer(patience_s, notify, [notice])
+    timer.daemon = True
+    start = time.perf_counter()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+    seconds = time.perf_counter() - start
+    if seconds > patience_s:
+        notify(f"compiled {what} in {seconds:.1f} s")

@@ -1,0 +1,271 @@
+"""The CUDA backend: a proof whose vectors never leave the device."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+import bigmem
+from bigmem.sizes import format_size
+from prover.backends.base import Backend, Bytes, Sums
+from prover.backends.cpu.backend import CpuBackend
+from prover.backends.cuda.device import Array, Device
+from prover.backends.cuda.matrices import Matrices, compress
+from prover.backends.cuda.point_sums import DevicePointSums, PointSums, Sorted
+from prover.backends.cuda.resident import Resident
+from prover.backends.cuda.transform import Transform
+from prover.curves import SCALAR_BYTES, Curve
+from prover.errors import OutOfDeviceMemory
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+
+_LEAST_CHUNK = 1 << 10
+"""Points of a chunk, unless there are fewer: with less, the copies cost more than the sums."""
+
+_CHUNK_SHARE = 0.85
+"""Of the memory that is left: chunks of different lengths leave gaps."""
+
+_THREADS = 256
+_RESERVE = 0.02
+"""Of the device's memory: what its pool loses to rounding and to gaps."""
+
+
+class CudaBackend(Backend):
+    """Arithmetic of a proof on one GPU; single points are added on the CPU.
+
+    The parts of a key stay on the device for later proofs as far as they fit beside a proof's
+    vectors. What does not fit is copied in chunks in every proof. One proof runs at a time.
+
+    Parameters
+    ----------
+    device
+        Where to compute.
+    point_sums
+        Who adds up points; by default the device.
+    """
+
+    name: ClassVar[str] = "cuda"
+
+    def __init__(self, device: Device, point_sums: PointSums | None = None) -> None:
+        self._device = device
+        self._point_sums = DevicePointSums(device) if point_sums is None else point_sums
+        self._host = CpuBackend()
+        self._resident: Resident[Any] = Resident()
+        self._on_host: WeakKeyDictionary[ProvingKey, Matrices] = WeakKeyDictionary()
+        self._transforms: dict[str, Transform] = {}
+        self._lock = threading.Lock()
+
+    def sums(
+        self, key: ProvingKey, witness: Witness, allocator: bigmem.Allocator | None = None
+    ) -> Sums:
+        """See `Backend`; ``allocator`` is not used.
+
+        Raises
+        ------
+        OutOfDeviceMemory
+            If not even the vectors fit; the backend stays usable.
+        """
+        with self._lock, self._device.use():
+            # If memory was lost to others or to gaps: once more, with nothing kept.
+            for keeping in (True, False):
+                try:
+                    self._device.prepare(key.curve)
+                    return self._sums(key, witness, self._room(key) if keeping else 0)
+                except MemoryError:
+                    pass
+                self._give_back()
+        raise OutOfDeviceMemory(
+            f"{key.path}: a proof needs {format_size(self._least_vector_bytes(key))} of GPU memory "
+            "for its vectors and some for its matrices and sums, of "
+            f"{format_size(self._device.limit)} that may be used; use --backend cpu"
+        )
+
+    def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:
+        """See `Backend`."""
+        return self._host.add(curve, group, p, q)
+
+    def scale(self, curve: Curve, group: int, p: Bytes, scalar: int) -> Bytes:
+        """See `Backend`."""
+        return self._host.scale(curve, group, p, scalar)
+
+    # The steps of a proof
+
+    def _sums(self, key: ProvingKey, witness: Witness, room: int) -> Sums:
+        with bigmem.layer("witness"):
+            w = self._device.upload(witness.values)
+            witness.drop()
+            self._device.synchronize()
+        h = self._quotient_values(key, w, room)
+        with bigmem.layer("msm H"):
+            sum_h = self._sum(key, "H", 1, key.h1, _Scalars(h), room)
+        del h
+        scalars = _Scalars(w)
+        with bigmem.layer("msm A"):
+            sum_a = self._sum(key, "A", 1, key.a1, scalars, room)
+        with bigmem.layer("msm B1"):
+            sum_b1 = self._sum(key, "B1", 1, key.b1, scalars, room)
+        with bigmem.layer("msm B2"):
+            sum_b2 = self._sum(key, "B2", 2, key.b2, scalars, room)
+        with bigmem.layer("msm C"):
+            sum_c = self._sum(key, "C", 1, key.c1, scalars, room)
+            # The ends of all sums, of which only the last may still be running
+            return Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
+
+    def _quotient_values(self, key: ProvingKey, w: Array, room: int) -> Array:
+        """The steps of `prover.qap.quotient_values`, on the device."""
+        matrices = self._resident_matrices(key, room)
+        if matrices is None:
+            return self._quotient_values_in_two(key, w)
+        device, curve, n = self._device, key.curve, key.domain
+        ab, h = device.empty((2, n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
+        transform = self._transform(curve)
+        with bigmem.layer("sparse"):
+            matrices.multiply(device, curve, w, ab)
+            self._pointwise(curve, "multiply", *ab, h)
+            device.synchronize()
+        with bigmem.layer("ntt"):
+            transform.odd_coset(ab)
+            transform.odd_coset(h)
+            self._pointwise(curve, "quotient", *ab, h, h)
+            device.synchronize()
+        return h
+
+    def _quotient_values_in_two(self, key: ProvingKey, w: Array) -> Array:
+        """The same in two vectors instead of three, with one product more of each matrix."""
+        device, curve, n = self._device, key.curve, key.domain
+        matrices = self._compressed(key).to_device(device)
+        h, x = device.empty((n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
+        transform = self._transform(curve)
+        for matrix, vector in enumerate((h, x)):
+            with bigmem.layer("sparse"):
+                matrices.multiply_one(device, curve, w, matrix, vector)
+                device.synchronize()
+            with bigmem.layer("ntt"):
+                transform.odd_coset(vector)
+                device.synchronize()
+        self._pointwise(curve, "multiply", h, x, h)
+        with bigmem.layer("sparse"):
+            matrices.multiply_one(device, curve, w, 0, x)
+            matrices.multiply_one(device, curve, w, 1, x, times=True)
+            device.synchronize()
+        with bigmem.layer("ntt"):
+            transform.odd_coset(x)
+            self._pointwise(curve, "difference", h, x, h)
+            device.synchronize()
+        return h
+
+    def _pointwise(self, curve: Curve, kernel: str, *vectors: Array) -> None:
+        n = len(vectors[0])
+        self._device.launch(curve, kernel, -(-n // _THREADS), _THREADS, *vectors, np.uint64(n))
+
+    def _resident_matrices(self, key: ProvingKey, room: int) -> Matrices | None:
+        found: Matrices | None = self._resident.find(key, "matrices")
+        if found is not None:
+            return found
+        host = self._compressed(key)
+        kept: Matrices | None = self._resident.keep(
+            key, "matrices", host.nbytes, room, lambda: host.to_device(self._device)
+        )
+        if kept is not None:
+            del self._on_host[key]
+        return kept
+
+    def _compressed(self, key: ProvingKey) -> Matrices:
+        """The matrices in host memory, where those stay that the device has no room for."""
+        if key not in self._on_host:
+            self._on_host[key] = compress(key.coefficients, key.domain, key.drop)
+        return self._on_host[key]
+
+    def _sum(
+        self, key: ProvingKey, name: str, group: int, points: Bytes, scalars: "_Scalars", room: int
+    ) -> Callable[[], Bytes]:
+        """Start the sum of scalars times points, which are those of the last scalars.
+
+        Returns
+        -------
+        What waits for it.
+        """
+        lacking = len(scalars.values) - len(points)
+        kept: Array | None = self._resident.find(key, name)
+        if kept is None:
+            nbytes = len(scalars.values) * points.shape[1]
+            kept = self._resident.keep(
+                key, name, nbytes, room, lambda: self._padded(points, lacking, key)
+            )
+        if kept is None:
+            total = self._streamed_sum(key, group, points, scalars.values[lacking:])
+            return lambda: total
+        if scalars.sorted is None:
+            scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
+        pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
+        self._device.synchronize()
+        return lambda: self._point_sums.finish(pending)
+
+    def _padded(self, points: Bytes, lacking: int, key: ProvingKey) -> Array:
+        """A copy of points behind infinities, so that all sums over w share its sorted scalars."""
+        rows = self._device.empty((lacking + len(points), points.shape[1]))
+        rows[:lacking] = 0
+        self._device.upload(points, rows[lacking:], key.drop)
+        return rows
+
+    def _streamed_sum(self, key: ProvingKey, group: int, points: Bytes, scalars: Array) -> Bytes:
+        curve = key.curve
+        chunk = self._chunk(curve, group, len(points))
+        total = np.zeros((1, points.shape[1]), np.uint8)  # infinity
+        for start in range(0, len(points), chunk):
+            piece = points[start : start + chunk]
+            some = self._device.upload(piece, drop=key.drop)
+            ready = self._point_sums.sort(curve, scalars[start : start + chunk])
+            pending = self._point_sums.add(curve, group, some, ready)
+            total = self.add(curve, group, total, self._point_sums.finish(pending))
+            del some, ready
+        return total
+
+    def _chunk(self, curve: Curve, group: int, n: int) -> int:
+        """The most points at a time for which points and workspace fit."""
+        available = self._device.available * _CHUNK_SHARE
+        row = curve.point_bytes(group)
+        while n > _LEAST_CHUNK and n * row + self._workspace(curve, group, n) > available:
+            n = -(-n // 2)
+        return max(n, 1)
+
+    def _transform(self, curve: Curve) -> Transform:
+        return self._transforms.setdefault(curve.name, Transform(self._device, curve))
+
+    # Memory
+
+    def _room(self, key: ProvingKey) -> int:
+        """Bytes that parts of keys may take beside a proof of this one."""
+        longest = max(key.signals, key.domain)
+        workspace = max(self._workspace(key.curve, group, longest) for group in (1, 2))
+        table = Transform.table_bytes(key.domain)
+        vectors = (key.signals + 3 * key.domain) * SCALAR_BYTES
+        # While the sums are made, only w and h are left of the vectors.
+        during_sums = (key.signals + key.domain) * SCALAR_BYTES + workspace
+        needed = max(vectors, during_sums) + table
+        return max(0, int(self._device.limit * (1 - _RESERVE)) - needed)
+
+    def _workspace(self, curve: Curve, group: int, n: int) -> int:
+        return self._point_sums.workspace(curve, group, n)
+
+    def _least_vector_bytes(self, key: ProvingKey) -> int:
+        """w, two vectors of the domain, and the twiddles."""
+        scalars = key.signals + 2 * key.domain
+        return scalars * SCALAR_BYTES + Transform.table_bytes(key.domain)
+
+    def _give_back(self) -> None:
+        self._device.rejoin()  # what may still use memory that is free now
+        self._resident.shrink(0)
+        for transform in self._transforms.values():
+            transform.drop()
+        self._device.free_unused()
+
+
+class _Scalars:
+    """Scalars on the device, sorted when the first sum wants it, for all that follow."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+        self.sorted: Sorted | None = None

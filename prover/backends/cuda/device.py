@@ -1,0 +1,214 @@
+"""One GPU through CuPy: memory, copies, kernels and when they are compiled."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from prover.backends.cuda.announce import Notify, announced
+from prover.backends.cuda.program import HERE, Program, compiled
+from prover.curves import Curve
+from prover.errors import UnavailableBackend
+
+Array = Any
+"""An array in device memory: a ``cupy.ndarray``."""
+
+Bytes = NDArray[np.uint8]
+
+_PROGRAMS: list[tuple[str, int | None]] = [
+    ("scalars.cu", None),
+    ("sort.cu", None),
+    ("msm.cu", 1),
+    ("msm.cu", 2),
+]
+"""Files of kernels, each with its group, that every proof needs."""
+
+_preparing = Lock()
+"""Of several devices that want the same programs, one compiles them, and alone tells of it."""
+
+_PIECE_BYTES = 64 << 20
+_SHARE = 0.95
+"""How much of the memory that is free at first is taken, unless a limit is given."""
+
+
+class Device:
+    """Memory of its own CuPy pool, a stream, and the kernels of both curves.
+
+    All that computes must happen inside `use`. Whatever does not fit raises MemoryError, after
+    which the device works as before.
+
+    Parameters
+    ----------
+    limit
+        Bytes of device memory at most; None for nearly all that is free now.
+    notify
+        Told in lines when kernels have to be compiled, which takes half a minute once a machine.
+    number
+        Which GPU, counted from 0.
+    sharers
+        Among how many, this one included, the memory is divided.
+
+    Raises
+    ------
+    UnavailableBackend
+        Without CuPy, a GPU that works, or one of that number.
+    """
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        notify: Notify | None = None,
+        number: int = 0,
+        sharers: int = 1,
+    ) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise UnavailableBackend(
+                f"the cuda backend needs CuPy ({_first_line(error)}); install bigmem[cuda12] or "
+                "bigmem[cuda13], or use --backend cpu"
+            ) from None
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+            if number >= count:
+                present = "GPU 0 alone" if count == 1 else f"GPUs 0 to {count - 1}"
+                raise UnavailableBackend(
+                    f"there is no GPU {number} for the cuda backend: this machine has {present}"
+                )
+            self._device = cupy.cuda.Device(number)
+            with self._device:
+                free, total = self._device.mem_info
+                self._stream = cupy.cuda.Stream(non_blocking=True)
+                self._side = cupy.cuda.Stream(non_blocking=True)
+        except RuntimeError as error:  # CuPy's own errors are such
+            raise UnavailableBackend(
+                f"the cuda backend finds no usable NVIDIA GPU ({_first_line(error)}); "
+                "use --backend cpu"
+            ) from None
+        self._cupy = cupy
+        self._notify = notify
+        self._pool = cupy.cuda.MemoryPool()
+        self.limit = min(limit or int(free * _SHARE), total) // sharers
+        with self._device:  # each has a limit of its own in a pool
+            self._pool.set_limit(size=self.limit)
+        self._programs: dict[tuple[str, str, int | None], Program] = {}
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Allocate from the device's pool and run on its stream."""
+        with self._device, self._cupy.cuda.using_allocator(self._pool.malloc), self._stream:
+            yield
+
+    # Memory
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> Array:
+        """An array of unspecified content."""
+        return self._cupy.empty(shape, dtype)
+
+    def array(self, host: NDArray[Any]) -> Array:
+        """A copy of a small array of the host."""
+        return self._cupy.asarray(host)
+
+    def upload(
+        self,
+        rows: NDArray[Any],
+        out: Array | None = None,
+        drop: Callable[[Bytes], None] = lambda rows: None,
+    ) -> Array:
+        """A copy, in ``out`` or new, of an array that may lie in a mapped file.
+
+        ``drop`` is told of each piece that was copied. All that is large comes this way: from
+        pageable memory, piece by piece, without a copy in pinned memory.
+        """
+        out = self.empty(rows.shape, rows.dtype) if out is None else out
+        step = max(1, _PIECE_BYTES * len(rows) // max(1, rows.nbytes))
+        for start in range(0, len(rows), step):
+            piece = rows[start : start + step]
+            out[start : start + step].set(piece)
+            drop(piece)
+        return out
+
+    def download(self, array: Array) -> NDArray[Any]:
+        """A copy in host memory."""
+        host: NDArray[Any] = self._cupy.asnumpy(array)
+        return host
+
+    @property
+    def available(self) -> int:
+        """Bytes that can still be allocated, if no gaps are in the way."""
+        free, _ = self._device.mem_info
+        within_limit = self.limit - self._pool.used_bytes()
+        return int(min(within_limit, free + self._pool.free_bytes()))
+
+    @property
+    def held(self) -> int:
+        """Bytes that the pool has of the driver, in use or not."""
+        return int(self._pool.total_bytes())
+
+    def free_unused(self) -> None:
+        """Give what the pool holds and nobody uses back to the driver."""
+        self._pool.free_all_blocks()
+
+    # Kernels
+
+    def launch(
+        self, curve: Curve, kernel: str, blocks: int, threads: int, *arguments: object
+    ) -> None:
+        """Start a kernel of scalars.cu, if there are blocks; see `Program.launch`."""
+        self.program(curve, "scalars.cu").launch(kernel, blocks, threads, *arguments)
+
+    def synchronize(self) -> None:
+        """Wait for everything that was started."""
+        self._stream.synchronize()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Run what is started inside after all that was started before, beside what follows.
+
+        Nothing may be allocated inside, and what is used there must stay until `rejoin`.
+        """
+        self._side.wait_event(self._stream.record())
+        with self._side:
+            yield
+
+    def rejoin(self) -> None:
+        """Let what follows wait for what `beside` started."""
+        self._stream.wait_event(self._side.record())
+
+    def prepare(self, curve: Curve) -> None:
+        """Compile all that a proof needs, side by side, unless it is there already."""
+        wanted = [name for name in _PROGRAMS if (curve.name, *name) not in self._programs]
+        if not wanted:
+            return
+        with _preparing, announced(f"CUDA kernels for {curve.title}", self._notify):
+            with ThreadPoolExecutor(len(wanted)) as pool:
+                modules = list(pool.map(lambda name: self._compiled(curve, *name), wanted))
+            for name, module in zip(wanted, modules, strict=True):
+                self._programs[curve.name, *name] = Program(module)
+
+    def program(self, curve: Curve, file: str, group: int | None = None) -> Program:
+        """A file of kernels, compiled on first use."""
+        name = (curve.name, file, group)
+        if name not in self._programs:
+            with announced(f"{file} for {curve.title}", self._notify):
+                self._programs[name] = Program(self._compiled(curve, file, group))
+        return self._programs[name]
+
+    def _compiled(self, curve: Curve, file: str, group: int | None) -> Any:
+        with self._device:
+            return compiled(curve.name, HERE / file, group, self._device.id)
+
+    def programs(self) -> dict[str, Program]:
+        """The programs compiled so far, by a title."""
+        return {
+            " ".join(str(part) for part in (curve, file, group) if part is not None): program
+            for (curve, file, group), program in self._programs.items()
+        }
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,180 @@
+"""Whole proofs by the CUDA backend on an emulated device: the bytes of the CPU backend's."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import bigmem
+from bench.chain import write_chain
+from prover import backends
+from prover.backends import get_backend
+from prover.backends.cuda import backend as backend_module
+from prover.backends.cuda.matrices import compress
+from prover.backends.cuda.transform import Transform
+from prover.errors import OutOfDeviceMemory, UnavailableBackend
+from prover.formats.r1cs import R1cs
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+from prover.groth16 import prove
+from prover.setup import Trapdoor, domain_size, write_key
+
+
+def bytes_of(key, witness, backend):
+    proof = prove(key, witness, backend=backend, r=123456789, s=key.curve.r - 5)
+    return proof.a.tobytes() + proof.b.tobytes() + proof.c.tobytes()
+
+
+@pytest.fixture
+def opened(circuit):
+    return ProvingKey.open(circuit.key), Witness.open(circuit.witness)
+
+
+@pytest.fixture
+def large(multiplier):
+    """The largest fixture of each curve."""
+    folder = multiplier.folder.parent / "manypub"
+    return ProvingKey.open(folder / "circuit.zkey"), Witness.open(folder / "witness.wtns")
+
+
+def test_proofs_equal_the_cpu_backends(opened, device, make_backend):
+    assert bytes_of(*opened, make_backend(device)) == bytes_of(*opened, get_backend("cpu"))
+
+
+def test_a_second_proof_copies_the_witness_only(opened, device, make_backend):
+    key, witness = opened
+    backend = make_backend(device)
+    first = bytes_of(key, witness, backend)
+    before, used = device.uploaded, device.used
+    assert bytes_of(key, witness, backend) == first
+    assert device.uploaded - before == witness.values.nbytes
+    assert device.used == used
+
+
+def test_proofs_under_any_limit(large, make_device, make_backend):
+    expected = bytes_of(*large, get_backend("cpu"))
+    roomy = make_device()
+    bytes_of(*large, make_backend(roomy))
+    copied, refused = set(), 0
+    for limit in range(roomy.peak, 10_000, -4_000):
+        device = make_device(limit)
+        backend = make_backend(device)
+        try:
+            bytes_of(*large, backend)
+        except OutOfDeviceMemory:
+            refused += 1
+            assert device.used == 0
+            continue
+        device.uploaded = 0
+        assert bytes_of(*large, backend) == expected
+        copied.add(device.uploaded)
+        assert device.peak <= limit
+    assert refused > 0
+
+
+@pytest.mark.parametrize(
+    "bytes_a_row",
+    [
+        256,  # 1 GiB for 2^22 rows
+        165,  # of which two vectors and the matrices take 144, three 176
+    ],
+)
+def test_proofs_in_little_memory_a_row(
+    curve, make_device, make_backend, tmp_path, monkeypatch, bytes_a_row
+):
+    monkeypatch.setattr(backend_module, "_LEAST_CHUNK", 16)
+    path, witness_path = write_chain(tmp_path, 11, curve)
+    circuit = R1cs.open(path)
+    with (tmp_path / "chain.zkey").open("wb") as file:
+        write_key(file, circuit, Trapdoor.draw(curve, domain_size(circuit)))
+    key, witness = ProvingKey.open(file.name), Witness.open(witness_path)
+    device = make_device(bytes_a_row * key.domain)
+    backend = make_backend(device)
+    expected = bytes_of(key, witness, get_backend("cpu"))
+    for _ in range(2):
+        assert bytes_of(key, witness, backend) == expected
+    assert device.peak <= device.limit
+
+
+def test_a_refusal_says_what_is_needed(large, make_device, make_backend):
+    with pytest.raises(OutOfDeviceMemory, match=r"26\.28 KiB of GPU memory .* 9\.766 KiB"):
+        bytes_of(*large, make_backend(make_device(10_000)))
+
+
+def test_a_refused_allocation_costs_nothing_but_time(large, device, make_backend):
+    backend = make_backend(device)
+    expected = bytes_of(*large, backend)
+    for _ in range(2):
+        device.refusals = 1
+        assert bytes_of(*large, backend) == expected
+    device.refusals = 2
+    with pytest.raises(OutOfDeviceMemory):
+        bytes_of(*large, backend)
+    assert bytes_of(*large, backend) == expected
+
+
+def test_keys_make_room_for_each_other(large, make_device, make_backend):
+    key, witness = large
+    roomy = make_device()
+    expected = bytes_of(key, witness, make_backend(roomy))
+    device = make_device(roomy.peak * 5 // 4)
+    backend = make_backend(device)
+    keys = [key, ProvingKey.open(key.path)]
+    for one in keys * 2:
+        assert bytes_of(one, witness, backend) == expected
+    assert device.peak <= device.limit
+
+
+def test_layers_are_those_of_the_cpu_backend(large, device, make_backend):
+    names = []
+    for backend in (get_backend("cpu"), make_backend(device)):
+        with bigmem.record_layers() as recorded:
+            bytes_of(*large, backend)
+        (proving,) = recorded().layers
+        names.append([layer.name for layer in proving.layers])
+    assert names[0] == names[1]
+
+
+def test_two_vectors_do_where_three_do_not_fit(large, device, make_device, make_backend):
+    """The least peak is that of the witness, two vectors, their table and the matrices."""
+    key, witness = large
+    expected = bytes_of(key, witness, get_backend("cpu"))
+    matrices = compress(key.coefficients, key.domain)
+    table = Transform.table_bytes(key.domain)
+    vectors = witness.values.nbytes + 2 * key.domain * 32 + table
+    device.limit = vectors + matrices.nbytes + 2048  # roots of unity, factors
+    backend = make_backend(device)
+    proof = backend._quotient_values_in_two(key, device.upload(witness.values))
+    roomy = make_device()
+    other = make_backend(roomy)
+    again = other._quotient_values(key, roomy.upload(witness.values), 1 << 40)
+    assert np.array_equal(proof, again)
+    assert device.peak <= device.limit < vectors + matrices.nbytes + key.domain * 32
+    assert bytes_of(key, witness, other) == expected
+
+
+@pytest.fixture
+def no_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+def test_without_cupy(no_cupy):
+    with pytest.raises(UnavailableBackend, match=r"CuPy .*--backend cpu"):
+        get_backend("cuda")
+    assert get_backend("auto", domain=1 << 20).name == "cpu"
+
+
+def test_small_circuits_never_look_for_a_gpu(monkeypatch):
+    def fail(*arguments):
+        raise AssertionError
+
+    monkeypatch.setattr("prover.backends.cuda.device.Device.__init__", fail)
+    assert get_backend("auto").name == "cpu"
+    assert get_backend("auto", domain=backends.GPU_WORK // 2).name == "cpu"
+    small, many = backends.GPU_DOMAIN // 2, backends.GPU_WORK
+    assert get_backend("auto", domain=small, proofs=many).name == "cpu"
+    proofs = backends.GPU_WORK // backends.GPU_DOMAIN
+    assert get_backend("auto", domain=backends.GPU_DOMAIN, proofs=proofs - 1).name == "cpu"
+    for enough in ({"domain": backends.GPU_WORK}, {"domain": small * 2, "proofs": proofs}):
+        with pytest.raises(AssertionError):
+            get_backend("auto", **enough)
