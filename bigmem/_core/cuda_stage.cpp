@@ -139,17 +139,17 @@ CudaStage::~CudaStage() {
     if (slot.read) fences_->drop(slot.read);
 }
 
+// False when there is nothing left to do.
 bool CudaStage::wait(Job& job, Slot& slot, bool calling_thread) {
-  for (auto pause = first_pause; slot.read; pause = std::min(pause * 3 / 2, longest_pause)) {
-    if (fences_->done(slot.read)) {
-      fences_->drop(std::exchange(slot.read, nullptr));
-      break;
-    }
-    std::this_thread::sleep_for(pause);
+  for (auto pause = first_pause;; pause = std::min(pause * 3 / 2, longest_pause)) {
     if (calling_thread) job.ask();
-    if (job.stop) return false;
+    if (job.stop || job.next >= job.nbytes) return false;
+    if (!slot.read) return true;
+    if (fences_->done(slot.read))
+      fences_->drop(std::exchange(slot.read, nullptr));
+    else
+      std::this_thread::sleep_for(pause);
   }
-  return true;
 }
 
 bool CudaStage::submit(Job& job, Slot& slot, std::size_t at, std::size_t nbytes) {
@@ -166,24 +166,25 @@ bool CudaStage::submit(Job& job, Slot& slot, std::size_t at, std::size_t nbytes)
 void CudaStage::work(Job& job, std::size_t thread) {
   const Calling calling(driver_);
   const Current current(driver_, job.context);
-  while (!job.stop) {
+  for (;;) {
+    // A piece is taken when there is room for it: another thread might have some before this one.
+    Slot& slot = slots_[thread * plan_.depth + turn_[thread]];
+    if (!wait(job, slot, thread == 0)) return;
     const std::size_t at = job.next.fetch_add(plan_.piece);
     if (at >= job.nbytes) return;
     const std::size_t nbytes = std::min(plan_.piece, job.nbytes - at);
-    Slot& slot = slots_[thread * plan_.depth + turn_[thread]];
     turn_[thread] = (turn_[thread] + 1) % plan_.depth;
-    if (!wait(job, slot, thread == 0)) return;
     if (plan_.populate) populate(job.source + at, nbytes);
     plan_.copy(slot.address, job.source + at, nbytes);
     if (!submit(job, slot, at, nbytes)) return;
-    if (thread == 0) job.ask();
   }
 }
 
 bool CudaStage::send(const char* source, std::size_t nbytes, Address target,
                      const std::function<bool()>& go_on, CudaFences::Refusal& refusal) {
+  const Calling calling(driver_);
   Context context = nullptr;
-  refusal = {driver_.usable() ? stream_context(driver_, stream_, &context) : not_initialized,
+  refusal = {calling ? stream_context(driver_, stream_, &context) : not_initialized,
              "cuStreamGetCtx"};
   if (refusal.result != success) return false;
   const std::size_t pieces = (nbytes + plan_.piece - 1) / plan_.piece;

@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from waiting import wait_for
 import bigmem
 import bigmem.cuda
 from bigmem import _core
-from bigmem.cuda import PinnedAllocator, default, upload
+from bigmem.cuda import PinnedAllocator, capturing, default, upload
 
 # The package shows the function under this name.
 module = importlib.import_module("bigmem.cuda.upload")
@@ -251,25 +252,54 @@ def test_no_more_is_under_way_than_there_are_slots(
 
 @pytest.fixture
 def _context(fake: _core.FakeCuda) -> Iterator[None]:
-    """The first device's context is current on this thread."""
-    functions = fake.functions()
+    """The second device's context is current on this thread."""
+    functions = _core.FakeCuda(devices=2).functions()
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
     context = ctypes.c_void_p()
-    assert call(functions["cuDevicePrimaryCtxRetain"])(ctypes.addressof(context), 0) == 0
+    assert call(functions["cuDevicePrimaryCtxRetain"])(ctypes.addressof(context), 1) == 0
     assert call(functions["cuCtxPushCurrent"])(context, 0) == 0
     yield
     assert call(functions["cuCtxPopCurrent"])(ctypes.addressof(context), 0) == 0
 
 
 @pytest.mark.usefixtures("_context")
-@pytest.mark.parametrize("handle", [0, 1, 2])
-def test_default_streams(fake: _core.FakeCuda, allocator: PinnedAllocator, handle: int) -> None:
-    """They are those of this thread and its context, whichever thread submits."""
-    host = numbers(2 * MIB)
+@pytest.mark.parametrize("handle", [0, 1])
+def test_the_legacy_stream_is_that_of_the_current_context(
+    fake: _core.FakeCuda, allocator: PinnedAllocator, handle: int
+) -> None:
+    """Also for other threads; each has slots for a third of the work only."""
+    host = numbers(24 * 64 * KIB)
     target = OnDevice(host)
-    upload([host], [target], handle, 64, allocator=allocator, chunk="64KiB")
+    upload([host], [target], handle, 8, allocator=allocator, chunk="64KiB")
     assert not target.array.any()
-    fake.finish(handle)
+    fake.finish(1)
+    assert np.array_equal(target.array, host)
+
+
+@pytest.mark.usefixtures("_context")
+def test_the_per_thread_stream_is_that_of_the_calling_thread(
+    fake: _core.FakeCuda, allocator: PinnedAllocator
+) -> None:
+    """No other can submit to it, so the slots of one thread are all that is filled."""
+    submitted: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        wait_for(lambda: fake.calls("cuMemcpyHtoDAsync") >= 4)
+        time.sleep(0.1)
+        submitted.append(fake.calls("cuMemcpyHtoDAsync"))
+        while not over.wait(0.0005):
+            fake.finish()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    host = numbers(MIB)
+    target = OnDevice(host)
+    upload([host], [target], 2, 4, allocator=allocator, chunk="64KiB")
+    over.set()
+    thread.join()
+    fake.finish(2)
+    assert submitted == [4]
     assert np.array_equal(target.array, host)
 
 
@@ -457,6 +487,20 @@ def test_a_stream_that_records_a_graph_is_refused_before_anything_is_in_it(
         upload([numbers(8)], [OnDevice(numbers(8))], stream, allocator=allocator)
     assert fake.calls("cuMemcpyHtoDAsync") == before
     assert fake.end_capture(stream)
+
+
+def test_a_capture_of_another_stream_goes_on(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    host = numbers(MIB)
+    target = OnDevice(host)
+    other = fake.stream(blocking=False)
+    fake.begin_capture(other)
+    with capturing():
+        upload([host], [target], stream, 8, allocator=allocator, chunk="64KiB")
+    assert fake.end_capture(other)
+    fake.finish(stream)
+    assert np.array_equal(target.array, host)
 
 
 def test_without_an_allocator_there_is_one_a_device(
