@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -139,6 +140,9 @@ def _fill(target: Bytes, source: Bytes, pool: ThreadPoolExecutor) -> None:
 
 def _pairs(hosts: Iterable[Any], buffers: Iterable[Any]) -> Iterator[tuple[Bytes, int]]:
     """The bytes of each host array, and the address that they go to."""
+    for side in (hosts, buffers):
+        if not isinstance(side, Iterable):
+            raise BigmemError(f"upload() takes several arrays, as a list, not {side!r:.80}")
     targets = iter(buffers)
     number = 0
     for number, host in enumerate(hosts, 1):
@@ -180,8 +184,11 @@ def _bytes_of(host: Any) -> Bytes:
 def _target(buffer: Any) -> tuple[int, int]:
     """Address and bytes of memory on the device."""
     if isinstance(buffer, tuple):
-        address, nbytes = buffer
-        return int(address), int(nbytes)
+        try:
+            address, nbytes = map(operator.index, buffer)
+        except (TypeError, ValueError):
+            raise BigmemError(f"a device buffer is (address, bytes), not {buffer!r}") from None
+        return address, nbytes
     # Tensors that require gradients, and types that NumPy has not, have no array interface.
     if getattr(buffer, "is_cuda", False) and hasattr(buffer, "data_ptr"):
         if not buffer.is_contiguous():

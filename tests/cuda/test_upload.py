@@ -227,6 +227,8 @@ HOST = np.ones((4, 6))
         ([HOST], [OnDevice(HOST, read_only=True)], "read-only"),
         ([HOST], [OnDevice(np.asfortranarray(HOST))], "device is not C-contiguous"),
         ([HOST], [Tensor(HOST, contiguous=False)], "not contiguous"),
+        ([HOST], [(1,)], r"a device buffer is \(address, bytes\), not \(1,\)"),
+        ([HOST], [("a", "b")], r"a device buffer is \(address, bytes\)"),
     ],
 )
 def test_what_does_not_fit_is_told(
@@ -243,6 +245,10 @@ def test_senseless_numbers_are_refused(stream: int, allocator: PinnedAllocator) 
         upload([], [], stream, 0, allocator=allocator)
     with pytest.raises(bigmem.BigmemError, match="at least 1"):
         upload([], [], stream, chunk=0, allocator=allocator)
+    with pytest.raises(bigmem.BigmemError, match="takes several arrays, as a list, not 5"):
+        upload(5, [], stream, allocator=allocator)  # type: ignore[arg-type]
+    with pytest.raises(bigmem.BigmemError, match="takes several arrays, as a list, not 5"):
+        upload([], 5, stream, allocator=allocator)  # type: ignore[arg-type]
     with pytest.raises(bigmem.BigmemError, match="PinnedAllocator"):
         upload([], [], stream, allocator=bigmem.ArenaAllocator())  # type: ignore[arg-type]
 
