@@ -22,6 +22,7 @@ int captures() noexcept;
 class CudaFences final : public Fences {
  public:
   explicit CudaFences(const cuda::Driver& driver) : driver_(driver) {}
+  const cuda::Driver& driver() const { return driver_; }
 
   // A moment after all that has been submitted to the stream so far. Where it is null, `result`
   // says why; `capturing` that the stream records a graph now instead of doing anything.
