@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench import machine, pinned_report
-from bench.gpu import Gpu, available
+from bench.device import Gpu, available
 from bench.pinned_contenders import CONTENDERS, Contender
 
 GIB, MIB = machine.GIB, machine.MIB
@@ -245,26 +245,27 @@ def measure_upload(gib: float) -> Iterator[Figures]:
             _, took = milliseconds(gpu.call, "cuMemcpyHtoD_v2", device, source, part)
         yield {"pageable_gib_s": part / GIB / took * 1e3}
 
-        def upload(chunk: str) -> None:
+        def upload(chunk: str | int) -> None:
             cuda.upload(parts, [(device, part)] * len(parts), stream, allocator=ours, chunk=chunk)
             gpu.synchronize(stream)
 
         usual, speeds = module._THREADS, {}
-        upload("64MiB")
-        for threads in (1, 2, 4, 6, 8, 12, 16):
+        upload(module._CHUNK)
+        for threads in (1, 2, 4, 8, 12, 16):
             module._THREADS = threads
-            for chunk in ("16MiB", "64MiB", "256MiB"):
+            for chunk in ("1MiB", "4MiB", "16MiB"):
                 _, took = milliseconds(upload, chunk)
                 speeds[f"{threads} threads, {chunk}"] = nbytes / GIB / took * 1e3
                 if threads == 1:
                     break  # seconds each
         module._THREADS = usual
-        took = min(milliseconds(upload, "64MiB")[1] for _ in range(3))
+        took = min(milliseconds(upload, module._CHUNK)[1] for _ in range(3))
         arrived = np.empty(part, np.uint8)
         gpu.call("cuMemcpyDtoH_v2", arrived.ctypes.data, device, part)
         yield {
             "upload_gib_s": nbytes / GIB / took * 1e3,
             "upload_threads": usual,
+            "upload_chunk_mib": module._CHUNK / MIB,
             "upload_speeds": speeds,
             "upload_right": bool(np.array_equal(arrived, parts[-1])),
         }

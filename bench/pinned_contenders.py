@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
-from bench.gpu import Gpu
+from bench.device import Gpu
 
 
 class Contender(ABC):

@@ -84,7 +84,10 @@ def upload_table(figures: Figures) -> list[list[str]]:
     rows.append(["pinned memory, the most there is", cell(figures, "pinned_gib_s")])
     rows.append(["pageable copy", cell(figures, "pageable_gib_s")])
     threads = figures.get("upload_threads", MISSING)
-    rows.append([f"upload as it comes ({threads} threads, 64 MiB)", cell(figures, "upload_gib_s")])
+    chunk = cell(figures, "upload_chunk_mib")
+    rows.append(
+        [f"upload as it comes ({threads} threads, {chunk} MiB)", cell(figures, "upload_gib_s")]
+    )
     rows += [[name, f"{speed:.3g}"] for name, speed in figures.get("upload_speeds", {}).items()]
     return rows
 

@@ -182,6 +182,21 @@ class CudaPages:
     def wipe(self, address: int, nbytes: int, /) -> int: ...
     def unreserve(self, address: int, nbytes: int, /) -> int: ...
 
+class CudaStage:
+    def __new__(
+        cls,
+        fences: CudaFences,
+        stream: int,
+        slots: int,
+        piece: int,
+        threads: int,
+        depth: int,
+        past_caches: bool,
+        populate: bool,
+        /,
+    ) -> CudaStage: ...
+    def send(self, source: Buffer, target: int, /) -> None: ...
+
 class FakeCuda:
     def __new__(cls, devices: int = ..., memory: int = ..., host_vmm: bool = ...) -> FakeCuda: ...
     def functions(self) -> dict[str, int]: ...

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -15,7 +15,8 @@ Fresh = Callable[[], AbstractContextManager[None]]
 def each_call(function: Callable[P, R], context: Fresh) -> Callable[P, R]:
     """The same function, each call of it in a new context; of generators, each step.
 
-    Coroutine functions and generator functions stay what they are.
+    Coroutine functions and generator functions stay what they are; objects whose ``__call__`` is
+    one become such a function.
 
     Raises
     ------
@@ -28,15 +29,22 @@ def each_call(function: Callable[P, R], context: Fresh) -> Callable[P, R]:
             f"expected a function or method, not {function!r}; on methods, this decorator goes "
             "below @classmethod and the like"
         )
-    if inspect.iscoroutinefunction(function):
+    if _called_is(inspect.iscoroutinefunction, function):
         wrapped: Any = _coroutine(function, context)
-    elif inspect.isasyncgenfunction(function):
+    elif _called_is(inspect.isasyncgenfunction, function):
         wrapped = _async_generator(function, context)
-    elif inspect.isgeneratorfunction(function):
+    elif _called_is(inspect.isgeneratorfunction, function):
         wrapped = _generator(function, context)
     else:
         wrapped = _plain(function, context)
     return cast(Callable[P, R], wraps(function)(wrapped))
+
+
+def _called_is(kind: Callable[[Any], bool], function: Any) -> bool:
+    """Whether the function, or what a call of the object comes to, is of a kind."""
+    while isinstance(function, partial):
+        function = function.func
+    return kind(function) or kind(type(function).__call__)
 
 
 def _plain(function: Callable[..., R], context: Fresh) -> Callable[..., R]:

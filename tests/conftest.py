@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("timeless", deadline=None)
+settings.load_profile("timeless")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CURVES = ("bn128", "bls12381")

@@ -222,7 +222,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::shared_ptr<Observer> observer_;
   std::uint64_t serial_ = 0;
   std::atomic<std::uint64_t> trimmed_{0};  // what was released up to this is not kept warm
-  std::size_t uncredited_ = 0;  // out of the maps, but not yet unmapped
+  std::size_t uncredited_ = 0;             // out of the maps, but not yet unmapped
   std::atomic<bool> retired_{false};
   bool moved_ = false;  // some block has a region of its own
   FenceTable fences_;

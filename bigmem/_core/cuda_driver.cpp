@@ -114,6 +114,11 @@ Answer answer(Result result) noexcept {
   }
 }
 
+Result stream_context(const Driver& driver, Stream stream, Context* context) noexcept {
+  const bool is_default = !stream || stream == legacy_stream() || stream == per_thread_stream();
+  return is_default ? driver.ctx_current(context) : driver.stream_ctx(stream, context);
+}
+
 Calling::Calling(const Driver& driver) noexcept : driver_(driver), usable_(driver.usable()) {
   if (usable_) exchanged_ = driver.exchange_capture_mode(&mode_) == success;
 }

@@ -164,6 +164,9 @@ const Function* find_function(const char* name) noexcept;
 // A table that stands for the present process.
 Driver* new_driver();
 
+// The context that a stream works in; the default streams are those of the current one.
+Result stream_context(const Driver& driver, Stream stream, Context* context) noexcept;
+
 // The driver may be called within one, whatever this thread captures: calls that are unsafe in a
 // capture would invalidate it otherwise. False where it may not be called at all.
 class Calling {

@@ -16,10 +16,6 @@ namespace {
 // So many unused events are kept.
 constexpr std::size_t most_pooled = 1024;
 
-bool is_default(Stream stream) {
-  return !stream || stream == legacy_stream() || stream == per_thread_stream();
-}
-
 }  // namespace
 
 // One event for each context; those that were seen to be done are gone from the list.
@@ -165,10 +161,8 @@ Fences::Fence* CudaFences::record(Stream stream, Refusal& refusal) noexcept {
   };
   const Calling calling(driver_);
   if (!calling) return refuse("fork", not_initialized);
-  // The default streams are those of the current context.
   Context context = nullptr;
-  Result result =
-      is_default(stream) ? driver_.ctx_current(&context) : driver_.stream_ctx(stream, &context);
+  Result result = stream_context(driver_, stream, &context);
   if (result != success) return refuse("cuStreamGetCtx", result);
   Moment* moment = nullptr;
   try {

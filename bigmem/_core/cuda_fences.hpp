@@ -15,6 +15,7 @@ namespace bigmem {
 class CudaFences final : public Fences {
  public:
   explicit CudaFences(const cuda::Driver& driver) : driver_(driver) {}
+  const cuda::Driver& driver() const { return driver_; }
 
   // Why there is no moment. `capturing`: because a graph is recorded now instead of anything being
   // done. No function: it cannot be told now.

@@ -110,12 +110,8 @@ PyObject* copy(const Driver& driver, const char* function, unsigned long long st
     if (!driver.usable()) {
       result = cuda::not_initialized;
     } else {
-      // In the stream's own context, whichever is current.
       cuda::Context context = nullptr;
-      if (stream > 2)
-        driver.stream_ctx(on, &context);
-      else
-        driver.ctx_current(&context);
+      cuda::stream_context(driver, on, &context);
       const Current current(driver, context);
       result = run(on);
     }
@@ -234,13 +230,7 @@ PyObject* fences_record(PyCudaFences* self, PyObject* stream) {
     fence = self->get().record(reinterpret_cast<cuda::Stream>(value), refusal);
   }
   if (fence) return new_event(self->base.fences, fence);
-  if (!self->driver->usable())
-    return PyErr_Format(bigmem_error, "a process forked from one that uses CUDA cannot use it");
-  if (refusal.capturing)
-    return PyErr_Format(bigmem_error,
-                        "the stream is recording a graph, which may run at any time from now on: "
-                        "keep the array alive for as long as the graph instead");
-  return cuda_refused(*self->driver, refusal.function, refusal.result);
+  return cuda_refused(*self->driver, refusal);
 }
 
 PyObject* fences_past(PyCudaFences* self, PyObject*) {
@@ -360,6 +350,16 @@ PyObject* cuda_refused(const Driver& driver, const char* function, Result result
   return PyErr_Format(bigmem_error, "%s: %s", function, driver.name_of(result));
 }
 
+PyObject* cuda_refused(const Driver& driver, const CudaFences::Refusal& refusal) {
+  if (!driver.usable())
+    return PyErr_Format(bigmem_error, "a process forked from one that uses CUDA cannot use it");
+  if (refusal.capturing)
+    return PyErr_Format(bigmem_error,
+                        "the stream is recording a graph, which may run at any time from now on: "
+                        "keep the array alive for as long as the graph instead");
+  return cuda_refused(driver, refusal.function, refusal.result);
+}
+
 const Driver* driver_of(PyObject* object) {
   if (PyObject_TypeCheck(object, driver_type)) return reinterpret_cast<PyDriver*>(object)->driver;
   PyErr_Format(PyExc_TypeError, "expected CudaDriver, not %.100s", Py_TYPE(object)->tp_name);
@@ -371,7 +371,8 @@ bool add_cuda_types(PyObject* module) {
          (event_type = add_type(module, &event_spec)) &&
          (fences_type = add_fences_subtype(module, &fences_spec)) &&
          add_fences_subtype(module, &idle_spec) && add_cuda_pages_type(module) &&
-         add_captures(module) && PyModule_AddFunctions(module, functions) == 0;
+         add_cuda_stage_type(module) && add_captures(module) &&
+         PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace bigmem

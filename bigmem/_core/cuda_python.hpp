@@ -1,13 +1,15 @@
 #pragma once
 
+#include "cuda_fences.hpp"
 #include "cuda_pages.hpp"
 #include "python.hpp"
 
 namespace bigmem {
 
-// _core.CudaDriver, CudaPages, CudaFences and CudaEvent, and what tells of captures.
+// _core.CudaDriver, CudaPages, CudaStage, CudaFences and CudaEvent, and what tells of captures.
 bool add_cuda_types(PyObject* module);
 bool add_cuda_pages_type(PyObject* module);
+bool add_cuda_stage_type(PyObject* module);
 bool add_captures(PyObject* module);
 // _core.FakeCuda, the driver of tests.
 bool add_fake_cuda_type(PyObject* module);
@@ -20,5 +22,6 @@ const cuda::Driver* driver_of(PyObject* object);
 
 // A BigmemError that says what the driver said; null.
 PyObject* cuda_refused(const cuda::Driver& driver, const char* function, cuda::Result result);
+PyObject* cuda_refused(const cuda::Driver& driver, const CudaFences::Refusal& refusal);
 
 }  // namespace bigmem

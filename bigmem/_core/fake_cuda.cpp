@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -14,6 +15,14 @@ namespace {
 
 constexpr int context_shift = 12;
 constexpr std::uintptr_t default_streams = 3;  // 0, legacy and per thread
+
+// A number of this thread, which has a stream of its own in each context.
+std::uintptr_t thread_number() {
+  constexpr std::uintptr_t most = std::uintptr_t{1} << (context_shift - 1);
+  static std::atomic<std::uintptr_t> count{0};
+  thread_local const std::uintptr_t number = count++ % most;
+  return number;
+}
 
 }  // namespace
 
@@ -78,7 +87,8 @@ int FakeCuda::device_of(Context context) {
 FakeCuda::Stream& FakeCuda::stream_of(std::uintptr_t stream) {
   if (stream >= default_streams) return streams_.at(stream);
   const Context context = stack_.empty() ? context_of(0) : stack_.back();
-  Stream& found = streams_[reinterpret_cast<std::uintptr_t>(context) + (stream == 2 ? 2 : 1)];
+  Stream& found =
+      streams_[reinterpret_cast<std::uintptr_t>(context) + (stream == 2 ? 2 + thread_number() : 1)];
   found.context = context;
   return found;
 }

@@ -5,6 +5,7 @@
 #include "cuda_python.hpp"
 #include "extent_map_python.hpp"
 #include "fences_python.hpp"
+#include "fork_python.hpp"
 #include "guard_python.hpp"
 #include "incidents_python.hpp"
 #include "ledger_python.hpp"
@@ -27,11 +28,6 @@ PyObject* poll_fences(PyObject*, PyObject* args) {
 
 PyObject* parked_by(PyObject*, PyObject* allocator) {
   return PyLong_FromSize_t(bigmem::parked_by(allocator));
-}
-
-int restart_workers(void*) {
-  bigmem::Reclaimer::restart_all();
-  return 0;
 }
 
 PyObject* clearing_verdict(PyObject*, PyObject* args) {
@@ -75,9 +71,7 @@ int execute(PyObject* module) {
     PyErr_SetString(PyExc_ImportError, "bigmem does not support subinterpreters");
     return -1;
   }
-  // Python looks for threads when fork() has returned, and runs pending calls after that.
-  bigmem::Reclaimer::set_after_fork(
-      [] { return Py_AddPendingCall(restart_workers, nullptr) == 0; });
+  bigmem::restart_workers_after_forks();
   const bool good = bigmem::add_errors(module) && bigmem::add_block_type(module) &&
                     bigmem::add_trace_types(module) && bigmem::add_charge_type(module) &&
                     bigmem::add_guard_types(module) && bigmem::add_system_type(module) &&

@@ -94,7 +94,8 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   void close() noexcept;
 
   // Called in the parent when a fork has ended workers: to call restart_all() soon, but not before
-  // fork() has returned. Otherwise they start again at the next allocation or release.
+  // Python has counted the threads. They start at once where it answers false, or in another
+  // thread.
   static void set_after_fork(bool (*call)());
   static void restart_all() noexcept;
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bigmem
+from bigmem.cli._allocator import allocator_named
 
 STARTUP = Path(__file__).resolve().parent / "startup"
 VARIABLE = "BIGMEM_STARTUP"
@@ -69,22 +70,6 @@ def begin(config: str) -> None:
         from bigmem.profile import recorder
 
         recorder.start(settings["profile"])
-
-
-def allocator_named(name: str | None) -> bigmem.Allocator:
-    """The allocator of a name, or the process default.
-
-    Raises
-    ------
-    BigmemError
-        There is none, or its plug-in fails.
-    """
-    try:
-        return bigmem.get_allocator() if name is None else bigmem.make(name)
-    except Exception as error:  # a plug-in may raise anything
-        source = "the default allocator" if name is None else f"--allocator {name}"
-        problem = str(error) or type(error).__name__
-        raise bigmem.BigmemError(f"{source}: {problem}") from error
 
 
 def _interpreter_options(words: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import bigmem
 from bigmem.cli import _child, _launch, _outputs
+from bigmem.cli._allocator import allocator_named
 from bigmem.cli._command import UNUSABLE, Parser, tell
 from bigmem.terminal import one_line
 
@@ -84,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.png is not None and importlib.util.find_spec("matplotlib") is None:
         raise bigmem.BigmemError("--png needs matplotlib, which is not installed")
     if arguments.allocator is not None:
-        _launch.allocator_named(arguments.allocator).close()
+        allocator_named(arguments.allocator).close()
 
 
 def _config(arguments: argparse.Namespace, path: str) -> dict[str, object]:

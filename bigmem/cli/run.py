@@ -5,6 +5,7 @@ import os
 
 import bigmem
 from bigmem.cli import _launch
+from bigmem.cli._allocator import allocator_named
 from bigmem.cli._command import Parser
 
 
@@ -22,7 +23,7 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Become the program: the exit code is its own."""
-    _launch.allocator_named(arguments.allocator)  # a wrong name is told before it starts
+    allocator_named(arguments.allocator)  # a wrong name is told before it starts
     words, environment = _launch.command(arguments.program, {"allocator": arguments.allocator})
     try:
         os.execve(words[0], words, environment)

@@ -1,18 +1,17 @@
-"""Large ordinary arrays to the GPU at the speed of pinned ones, through a few pinned blocks."""
+"""Large ordinary arrays to the GPU at the speed of pinned ones, through slots of pinned memory."""
 
 from __future__ import annotations
 
 import operator
 import os
-import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core import Block, CudaEvent
+from .._core import Block, CudaStage
 from ..errors import BigmemError
 from ..sizes import format_size, parse_size
 from .default import default_allocator
@@ -20,13 +19,16 @@ from .driver import Cuda, loaded
 from .fences import _handle_of
 from .pinned import PinnedAllocator
 
-# A thread copies 8.6-10 GiB/s, a GPU takes five times as much.
-_THREADS = min(8, len(os.sched_getaffinity(0)))
-# Handing less than this to another thread takes longer than copying it.
-_LEAST = 1 << 20
-# How long to sleep before asking for an event again, at first and at most.
-_PAUSES = (20e-6, 1e-3)
+# A thread copies 7-9 GiB/s, a GPU takes six times as much.
+_THREADS = min(16, len(os.sched_getaffinity(0)))
+# The slots of all threads fit into the caches.
+_CHUNK = 1 << 20
+# Whether slots are written past the caches.
+_PAST_CACHES = False
+# Whether the pages of a chunk are mapped by one call, ahead of its copy.
+_POPULATE = False
 
+_PAGE = 4096
 _ENDED = object()
 Bytes = NDArray[np.uint8]
 
@@ -38,13 +40,14 @@ def upload(
     depth: int = 2,
     *,
     allocator: PinnedAllocator | None = None,
-    chunk: SupportsIndex | str = "64MiB",
+    chunk: SupportsIndex | str = _CHUNK,
 ) -> None:
-    """Copy ordinary host arrays to the GPU through pinned blocks.
+    """Copy ordinary host arrays to the GPU through pinned memory.
 
-    While the GPU copies out of one block, several threads fill the next. On return every host
-    array has been read and may change; the copies are in the stream's order, like any other work
-    that was submitted to it, and need not have happened yet.
+    Several threads cut an array into chunks; while the GPU copies one of a thread's chunks, the
+    thread fills the next. On return every host array has been read and may change; the copies are
+    in the stream's order, like any other work that was submitted to it, and need not have happened
+    yet.
 
     Parameters
     ----------
@@ -55,13 +58,14 @@ def upload(
         For each where it goes, of as many bytes: arrays of CuPy, tensors of PyTorch, anything with
         ``__cuda_array_interface__``, or pairs (address, bytes). C-contiguous.
     stream
-        As in `record`. It is one of the allocator's device, like the buffers.
+        As in `record`. It is one of the allocator's device, like the buffers. With the per-thread
+        default stream, this thread is the only one that copies.
     depth
-        How many blocks to use: what is filled ahead of the GPU.
+        How many chunks each thread has pinned memory for: what it may fill ahead of the GPU.
     allocator
-        Where the blocks come from; one for the current device, which is kept, if `None`.
+        Where the pinned memory comes from; one for the current device, which is kept, if `None`.
     chunk
-        Size of a block, in bytes or as a string.
+        How much a thread copies at a time, in bytes or as a string; rounded up to 4 KiB.
 
     Raises
     ------
@@ -77,65 +81,66 @@ def upload(
         raise BigmemError(f"allocator is a PinnedAllocator, not {chosen!r}")
     handle, cuda = _handle_of(stream), loaded()
     cuda.fences.record(handle)  # before anything of ours is in a graph
-    slots = [_Slot(cuda, chosen, handle) for _ in range(depth)]
-    turn = 0
+    staging = _Staging(cuda, chosen, handle, depth, -(-size // _PAGE) * _PAGE)
     try:
-        with ThreadPoolExecutor(max(1, _THREADS - 1), "bigmem-upload") as pool:
-            for source, target in _pairs(host_iterable, device_buffers):
-                for at in range(0, len(source), size):
-                    slots[turn].send(source[at : at + size], target + at, pool)
-                    turn = (turn + 1) % depth
+        for source, target in _pairs(host_iterable, device_buffers):
+            staging.send(source, target)
     finally:
-        for slot in slots:
-            slot.close()
+        staging.close()
 
 
-class _Slot:
-    """A pinned block, and the moment from which on it may be filled again."""
+class _Staging:
+    """A pinned block, as large as what was sent so far has needed, and who copies through it."""
 
-    def __init__(self, cuda: Cuda, allocator: PinnedAllocator, stream: int) -> None:
+    def __init__(
+        self, cuda: Cuda, allocator: PinnedAllocator, stream: int, depth: int, chunk: int
+    ) -> None:
         self.cuda = cuda
         self.allocator = allocator
         self.stream = stream
+        self.depth = depth
+        self.chunk = chunk
+        self.piece = self.threads = 0  # what the block is for
         self.block: Block | None = None
-        self.read: CudaEvent | None = None
+        self.stage: CudaStage | None = None
 
-    def send(self, source: Bytes, target: int, pool: ThreadPoolExecutor) -> None:
-        """Copy to the GPU by way of the block."""
-        self.wait()
-        if self.block is None or self.block.nbytes < len(source):
-            self.close()
-            self.block = self.allocator.allocate(len(source))
-        staged = np.frombuffer(memoryview(self.block), np.uint8, len(source))
-        _fill(staged, source, pool)
-        self.cuda.driver.copy_to_device(target, self.block.address, len(source), self.stream)
-        self.read = self.cuda.fences.record(self.stream)
+    def send(self, source: Bytes, target: int) -> None:
+        """Submit the copy of an array, after reading it."""
+        if not len(source):
+            return
+        piece = max(self.piece, _doubled(len(source), self.chunk, least=_PAGE))
+        threads = max(self.threads, _doubled(-(-len(source) // self.chunk), _THREADS))
+        if self.stage is None or (piece, threads) != (self.piece, self.threads):
+            self.stage = self._grown(piece, threads)
+        self.stage.send(source.data, target)
 
-    def wait(self) -> None:
-        """Return once the GPU has read what the block held."""
-        pause, most = _PAUSES
-        while self.read is not None and not self.read.done:
-            time.sleep(pause)
-            pause = min(1.5 * pause, most)
+    def _grown(self, piece: int, threads: int) -> CudaStage:
+        self.close()
+        self.piece, self.threads = piece, threads
+        self.block = self.allocator.allocate(piece * threads * self.depth)
+        return CudaStage(
+            self.cuda.fences,
+            self.stream,
+            self.block.address,
+            piece,
+            threads,
+            self.depth,
+            _PAST_CACHES,
+            _POPULATE,
+        )
 
     def close(self) -> None:
         """Let the block go; it waits for the GPU. Without an event, for all that the GPU does."""
-        if self.block is not None and self.read is not None:
-            self.cuda.fences.attach(self.block.address, self.read)
-        self.block = self.read = None
+        if self.block is not None:
+            with suppress(BigmemError):
+                self.cuda.fences.attach(self.block.address, self.cuda.fences.record(self.stream))
+            self.block.release()
+        self.block = self.stage = None
 
 
-def _fill(target: Bytes, source: Bytes, pool: ThreadPoolExecutor) -> None:
-    """Copy on several threads, this one among them."""
-    parts = max(1, min(_THREADS, len(source) // _LEAST))
-    step = -(-len(source) // parts)
-    others = [
-        pool.submit(np.copyto, target[at : at + step], source[at : at + step])
-        for at in range(step, len(source), step)
-    ]
-    np.copyto(target[:step], source[:step])
-    for other in others:
-        other.result()
+def _doubled(need: int, most: int, least: int = 1) -> int:
+    """A power of two that is enough, within limits: what grows so grows seldom."""
+    return min(most, max(least, 1 << (need - 1).bit_length()))
 
 
 def _pairs(hosts: Iterable[Any], buffers: Iterable[Any]) -> Iterator[tuple[Bytes, int]]:

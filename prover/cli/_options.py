@@ -51,12 +51,12 @@ def allocator_named(name: str | None) -> "bigmem.Allocator":
     UsageError
     """
     import bigmem
+    from bigmem.cli import _allocator
 
     try:
-        return bigmem.get_allocator() if name is None else bigmem.make(name)
-    except (bigmem.BigmemError, ValueError) as error:
-        source = "the default allocator" if name is None else f"--allocator {name}"
-        raise UsageError(f"{source}: {error}") from None
+        return _allocator.allocator_named(name)
+    except bigmem.BigmemError as error:
+        raise UsageError(str(error)) from error
 
 
 def keep_out_of_core_dumps() -> None:

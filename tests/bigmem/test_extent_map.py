@@ -360,7 +360,7 @@ MACHINES = [
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_core_and_model_agree(machine: type[ExtentMaps]) -> None:
-    chosen = settings(max_examples=100, stateful_step_count=60, deadline=None)
+    chosen = settings(max_examples=100, stateful_step_count=60)
     run_state_machine_as_test(machine, settings=chosen)
 
 
@@ -381,7 +381,7 @@ def test_core_and_model_agree_for_a_million_steps(
             done += 1
 
     # Not the same examples each time, which is what a profile for continuous integration means.
-    chosen = settings(max_examples=200, stateful_step_count=100, deadline=None, derandomize=False)
+    chosen = settings(max_examples=200, stateful_step_count=100, derandomize=False)
     while done < wanted:
         run_state_machine_as_test(Counted, settings=chosen)
         with capsys.disabled():

@@ -161,6 +161,68 @@ def test_a_fork_finds_no_thread_of_ours_and_python_does_not_warn(run_prepared: R
     )
 
 
+def test_functions_that_run_after_a_fork_find_no_thread_of_ours_either(run_prepared: Run) -> None:
+    # logging has such a function before Python 3.13. Python counts the threads after they have run.
+    run_prepared(
+        """
+        import concurrent.futures.thread, logging, random
+        warnings.simplefilter("error", DeprecationWarning)
+        found = []
+        def after():
+            for _ in range(1000):
+                pass
+            found.append(len(tasks()))
+        os.register_at_fork(after_in_parent=after)
+        kept = fill(native(bigmem.Deferred()), 8 << 20)
+        for _ in range(20):
+            # They come back without a further allocation or release.
+            wait_for(lambda: workers() == 1)
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        wait_for(lambda: workers() == 1)
+        assert found == [1] * 20, found
+        """
+    )
+
+
+def test_a_fork_keeps_nothing_of_the_function_that_forked(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        os.register_at_fork(after_in_parent=lambda: None)
+        allocator = native(bigmem.Deferred())
+        def fork():
+            local = fill(allocator, 8 << 20)
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            return child
+        for _ in range(5):
+            child = fork()
+            assert allocator.stats().live == 0
+            assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+
+
+def test_a_function_that_runs_long_after_a_fork_does_not_keep_the_workers_away(
+    run_prepared: Run,
+) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        os.register_at_fork(after_in_parent=lambda: wait_for(lambda: workers() == 1))
+        kept = fill(native(bigmem.Deferred()), 8 << 20)
+        wait_for(lambda: workers() == 1)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+
+
 def test_a_fork_waits_for_no_worker_that_is_stuck(run_prepared: Run) -> None:
     run_prepared(
         """

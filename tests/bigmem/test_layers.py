@@ -134,7 +134,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(STEPS, st.integers(0, 3)), max_size=30))
 def test_whatever_nests_how_ever_is_counted_as_by_the_model(
     steps: list[tuple[tuple[Any, ...], int]],

@@ -39,6 +39,37 @@ def test_processes_forked_under_the_hook(programs):
     assert programs.output(WORKERS, "fork", "first") == "1\n[1, 1]\n[1, 1]\n1\n"
 
 
+def test_a_fork_is_not_warned_of(programs):
+    # Python 3.12 and later warn of forks in a process that has threads, after they have run what
+    # modules such as logging register.
+    program = """
+    import concurrent.futures.thread, logging, os, random, sys, time
+
+    def workers():
+        tasks = os.listdir("/proc/self/task")
+        names = [open(f"/proc/self/task/{task}/comm").read() for task in tasks]
+        return names.count("bigmem-reclaim\\n")
+
+    def wait_for_workers():
+        end = time.monotonic() + 20
+        while not workers():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.005)
+
+    os.register_at_fork(after_in_parent=lambda: None)
+    import numpy
+    kept = numpy.ones(1 << 20)
+    for _ in range(10):
+        wait_for_workers()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    wait_for_workers()
+    """
+    assert programs.output(program) == ""
+
+
 def test_a_python_as_a_child_and_its_child(programs):
     program = """
     import subprocess, sys

@@ -123,7 +123,8 @@ def test_a_run_inside_the_run_of_another_bigmem(programs):
     shutil.copytree(_launch.STARTUP, theirs)
     program = """
     import sys
-    print(count(), [p for p in sys.path if "startup" in p], "sitecustomize" in sys.modules)
+    ours = "startup" in getattr(sys.modules.get("sitecustomize"), "__file__", "")
+    print(count(), [p for p in sys.path if "startup" in p], ours)
     print([type(finder).__module__ for finder in sys.meta_path].count("_bigmem_watch"))
     """
     output = programs.output(program, env={"PYTHONPATH": str(theirs)})

@@ -1,8 +1,12 @@
 """Uploads through pinned blocks, to a GPU whose copies happen when the test says so."""
 
 import array
+import ctypes
+import importlib
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,9 @@ import bigmem
 import bigmem.cuda
 from bigmem import _core
 from bigmem.cuda import PinnedAllocator, default, upload
+
+# The package shows the function under this name.
+module = importlib.import_module("bigmem.cuda.upload")
 
 KIB, MIB = 1 << 10, 1 << 20
 ILLEGAL_ADDRESS = 700
@@ -93,17 +100,31 @@ def at_work(fake: _core.FakeCuda, stream: int) -> Iterator[None]:
     thread.join()
 
 
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with so many processors."""
+    monkeypatch.setattr(module, "_THREADS", 3)
+
+
 def numbers(count: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
 
 
+def threads_of_this_process() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    sizes=st.lists(st.integers(0, 3 * MIB), max_size=5),
-    chunk=st.sampled_from([4 * KIB, 300_001, MIB, 8 * MIB]),
+    sizes=st.lists(st.integers(0, 2 * MIB), max_size=5),
+    offset=st.integers(0, 65),
+    chunk=st.sampled_from([1, 4 * KIB, 300_001, MIB, 8 * MIB]),
     depth=st.integers(1, 3),
+    threads=st.sampled_from([1, 2, 3, 16]),
+    past_caches=st.booleans(),
+    populate=st.booleans(),
 )
 def test_everything_arrives(
     fake: _core.FakeCuda,
@@ -111,14 +132,23 @@ def test_everything_arrives(
     allocator: PinnedAllocator,
     at_work: None,
     sizes: list[int],
+    offset: int,
     chunk: int,
     depth: int,
+    threads: int,
+    past_caches: bool,
+    populate: bool,
 ) -> None:
+    """Wherever sources begin and end, and whatever the constants of the module are."""
     if chunk < 100_000:
         sizes = [size // 64 for size in sizes]
-    hosts = [numbers(size, seed) for seed, size in enumerate(sizes)]
+    hosts = [numbers(offset + size, seed)[offset:] for seed, size in enumerate(sizes)]
     targets = [OnDevice(host) for host in hosts]
-    upload(iter(hosts), iter(targets), stream, depth, allocator=allocator, chunk=chunk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_THREADS", threads)
+        patch.setattr(module, "_PAST_CACHES", past_caches)
+        patch.setattr(module, "_POPULATE", populate)
+        upload(iter(hosts), iter(targets), stream, depth, allocator=allocator, chunk=chunk)
     fake.finish(stream)
     assert all(
         np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
@@ -137,12 +167,110 @@ def test_hosts_may_change_on_return_and_copies_are_still_to_come(
     assert np.array_equal(target.array, before)
 
 
-def test_blocks_are_as_many_and_as_large_as_asked_for(
-    stream: int, allocator: PinnedAllocator, at_work: None
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, 2 * 4 * KIB),
+        (9 * KIB, 2 * 16 * KIB),
+        (512 * KIB, 2 * 512 * KIB),
+        (MIB, 2 * 2 * 512 * KIB),
+        (8 * MIB, 3 * 2 * 512 * KIB),
+    ],
+)
+def test_pinned_memory_is_for_the_threads_that_have_something_to_do(
+    stream: int, allocator: PinnedAllocator, at_work: None, size: int, expected: int
 ) -> None:
-    host = numbers(8 * MIB)
-    upload([host], [OnDevice(host)], stream, 3, allocator=allocator, chunk="512KiB")
-    assert allocator.stats().peak_live == 3 * 512 * KIB
+    host = numbers(size)
+    upload([host], [OnDevice(host)], stream, allocator=allocator, chunk="512KiB")
+    assert allocator.stats().peak_live == expected
+
+
+def test_larger_arrays_after_small_ones(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, at_work: None
+) -> None:
+    """What was sent through the smaller block stays there until the GPU has read it."""
+    hosts = [numbers(size, size) for size in (3, 70 * KIB, 3 * MIB, 5, 20 * MIB)]
+    targets = [OnDevice(host) for host in hosts]
+    upload(hosts, targets, stream, 1, allocator=allocator, chunk="2MiB")
+    fake.finish(stream)
+    assert all(
+        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
+    )
+
+
+def test_later_arrays_overwrite_earlier_ones(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, at_work: None
+) -> None:
+    """Threads submit in any order, but those of one array all before those of the next."""
+    hosts = [numbers(3 * MIB, seed) for seed in range(4)]
+    target = OnDevice(hosts[0])
+    upload(hosts, [target] * 4, stream, allocator=allocator, chunk="64KiB")
+    fake.finish(stream)
+    assert np.array_equal(target.array, hosts[-1])
+
+
+def test_one_buffer_may_serve_for_all_hosts(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, at_work: None
+) -> None:
+    """An array has been read before the next is asked for."""
+    room = np.empty(3 * MIB, np.uint8)
+
+    def hosts() -> Iterator[Array]:
+        for seed in range(4):
+            room[:] = numbers(len(room), seed)
+            yield room
+
+    targets = [OnDevice(room) for _ in range(4)]
+    upload(hosts(), targets, stream, allocator=allocator, chunk="64KiB")
+    fake.finish(stream)
+    for seed, target in enumerate(targets):
+        assert np.array_equal(target.array, numbers(len(room), seed))
+
+
+def test_no_more_is_under_way_than_there_are_slots(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    host = numbers(16 * MIB)
+    target = OnDevice(host)
+    thread = threading.Thread(
+        target=upload,
+        args=([host], [target], stream),
+        kwargs={"allocator": allocator, "chunk": MIB},
+    )
+    thread.start()
+    wait_for(lambda: fake.calls("cuMemcpyHtoDAsync") == 3 * 2)
+    done = 0
+    while thread.is_alive():
+        assert fake.calls("cuMemcpyHtoDAsync") - done <= 3 * 2
+        fake.finish(stream, 1)
+        done += 1
+        thread.join(0.01)
+    fake.finish(stream)
+    assert np.array_equal(target.array, host)
+
+
+@pytest.fixture
+def _context(fake: _core.FakeCuda) -> Iterator[None]:
+    """The first device's context is current on this thread."""
+    functions = fake.functions()
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+    context = ctypes.c_void_p()
+    assert call(functions["cuDevicePrimaryCtxRetain"])(ctypes.addressof(context), 0) == 0
+    assert call(functions["cuCtxPushCurrent"])(context, 0) == 0
+    yield
+    assert call(functions["cuCtxPopCurrent"])(ctypes.addressof(context), 0) == 0
+
+
+@pytest.mark.usefixtures("_context")
+@pytest.mark.parametrize("handle", [0, 1, 2])
+def test_default_streams(fake: _core.FakeCuda, allocator: PinnedAllocator, handle: int) -> None:
+    """They are those of this thread and its context, whichever thread submits."""
+    host = numbers(2 * MIB)
+    target = OnDevice(host)
+    upload([host], [target], handle, 64, allocator=allocator, chunk="64KiB")
+    assert not target.array.any()
+    fake.finish(handle)
+    assert np.array_equal(target.array, host)
 
 
 def test_the_next_block_is_filled_while_the_gpu_copies(
@@ -269,17 +397,61 @@ def test_an_iterable_that_fails_leaks_nothing(
 
 
 @pytest.mark.parametrize("function", ["cuMemcpyHtoDAsync", "cuEventRecord", "cuMemCreate"])
-@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("after", [0, 1, 2, 5])
 def test_a_refusal_of_the_driver_leaks_nothing(
     fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, function: str, after: int
 ) -> None:
-    host = numbers(64 * MIB)
+    host = numbers(48 * MIB)
     targets = [OnDevice(host)]
     fake.fail(function, ILLEGAL_ADDRESS, after=after)
     with pytest.raises((bigmem.BigmemError, bigmem.OutOfMemory), match="ILLEGAL_ADDRESS"):
-        upload([host], targets, stream, 4, allocator=allocator, chunk="16MiB")
+        upload([host], targets, stream, 4, allocator=allocator, chunk="4MiB")
     fake.fail(function, ILLEGAL_ADDRESS, times=0)
     assert allocator.stats().live == 0
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_what_was_submitted_before_a_refusal_arrives(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, after: int
+) -> None:
+    """Its memory is not reused before that, whichever event could not be recorded."""
+    host = np.full(2 * MIB, 7, np.uint8)
+    target = OnDevice(host)
+    fake.fail("cuEventRecord", ILLEGAL_ADDRESS, after=after)
+    with pytest.raises(bigmem.BigmemError, match="ILLEGAL_ADDRESS"):
+        upload([host], [target], stream, 8, allocator=allocator, chunk="64KiB")
+    fake.fail("cuEventRecord", ILLEGAL_ADDRESS, times=0)
+    submitted = fake.calls("cuMemcpyHtoDAsync")
+    assert submitted >= after
+    bigmem.empty(4 * MIB, np.uint8, allocator=allocator)[:] = 9
+    fake.finish(stream)
+    assert np.count_nonzero(target.array == 7) == submitted * 64 * KIB
+    assert np.count_nonzero(target.array == 9) == 0
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_an_interrupt_ends_it_while_the_gpu_is_busy(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, hosts: int
+) -> None:
+    """Ctrl-C, while every thread waits for a slot: nothing more is submitted, no thread is left."""
+    host = numbers(16 * MIB)
+    target = OnDevice(host)
+
+    def interrupt() -> None:
+        wait_for(lambda: fake.calls("cuMemcpyHtoDAsync") == 3 * 2)
+        signal.raise_signal(signal.SIGINT)
+
+    before = threads_of_this_process()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        upload([host] * hosts, [target] * hosts, stream, allocator=allocator, chunk=MIB)
+    thread.join()
+    assert threads_of_this_process() <= before
+    assert allocator.stats().live == 0
+    fake.finish(stream)
+    assert fake.calls("cuMemcpyHtoDAsync") == 3 * 2
+    assert np.count_nonzero(target.array == host) >= 6 * MIB
 
 
 def test_a_stream_that_records_a_graph_is_refused_before_anything_is_in_it(

@@ -155,7 +155,7 @@ def test_constraints(circuit, sections):
 lengths = st.lists(st.tuples(*[st.integers(0, 5)] * 3), max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(lengths=lengths, piece=st.sampled_from([1, 40, 200, 1000]), odd=st.booleans())
 def test_constraints_of_any_shape_in_blocks_of_any_size(
     lengths, piece, odd, sections, tmp_path_factory

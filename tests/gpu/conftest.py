@@ -23,7 +23,7 @@ import pytest
 
 import bigmem.cuda
 from bench import machine
-from bench.gpu import Gpu
+from bench.device import Gpu
 from prover import curves
 from prover.backends.cpu import _cpu
 
@@ -370,7 +370,7 @@ def program_of() -> Callable[..., Finished]:
 import ctypes, gc, os, signal, sys, threading, time
 import numpy as np
 import bigmem, bigmem.cuda
-from bench.gpu import Gpu, CudaError
+from bench.device import Gpu, CudaError
 gpu = Gpu()
 GIB, MIB = 1 << 30, 1 << 20
 def pin(allocator, nbytes, value=None):

@@ -11,7 +11,7 @@ import pytest
 
 import bigmem
 import bigmem.cuda
-from bench.gpu import Gpu, available
+from bench.device import Gpu, available
 from bigmem.cuda import PinnedAllocator, install_cupy, record, uninstall_cupy
 
 MIB, GIB = 1 << 20, 1 << 30

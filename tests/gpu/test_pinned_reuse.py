@@ -12,7 +12,7 @@ import pytest
 from waiting import wait_for
 
 import bigmem
-from bench.gpu import Gpu
+from bench.device import Gpu
 from bigmem.cuda import PinnedAllocator, capturing, driver, record
 
 MIB = 1 << 20

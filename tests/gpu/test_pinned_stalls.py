@@ -14,7 +14,7 @@ from waiting import wait_for
 
 import bigmem
 import bigmem.cuda
-from bench.gpu import Gpu, Launches, available, resident
+from bench.device import Gpu, Launches, available, resident
 from bench.pinned import ODD, cached_file
 from bigmem.cuda import PinnedAllocator
 

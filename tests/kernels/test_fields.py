@@ -62,9 +62,7 @@ def test_batched_inversion(any_arithmetic, model, field, count, rng):
     assert result == [pow(v, -1, modulus) for v in x]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.parametrize("field", ["scalar", "base"])
 def test_limb_patterns(any_arithmetic, model, field, data):

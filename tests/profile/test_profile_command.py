@@ -156,11 +156,12 @@ def test_an_output_of_the_program_is_added_to(tmp_path: Path):
     assert json.loads(figures)["minor_faults"] == 0
 
 
-READY = "import time; print('ready', flush=True); time.sleep(60)"
+# Not print: the signal may come before that has returned, and it cannot be called within itself.
+READY = "import os, time; os.write(1, b'ready\\n'); time.sleep(60)"
 CATCHES = f"""
-import signal
+import os, signal
 def stop(number, frame):
-    print("caught", number, flush=True)
+    os.write(1, f"caught {{int(number)}}\\n".encode())
     raise SystemExit(3)
 for number in (2, 15, 1, 10):
     signal.signal(number, stop)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from prover.cli import main
 
 SETTINGS = settings(
-    deadline=None,
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

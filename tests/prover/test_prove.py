@@ -245,6 +245,17 @@ def test_an_unknown_default_allocator(multiplier, folder):
     assert list(folder.iterdir()) == []
 
 
+def test_an_allocator_that_fails_is_told_in_one_line(
+    multiplier, prove, refused, folder, monkeypatch
+):
+    def fail():
+        raise RuntimeError("no such device")
+
+    monkeypatch.setitem(bigmem.registry._BUILT_IN, "failing", fail)
+    line = refused(prove(multiplier.key, multiplier.witness, "--allocator", "failing"), folder)
+    assert line == "prover: --allocator failing: no such device"
+
+
 def test_curves_know_their_roots_of_unity():
     for curve in CURVES.values():
         for order in (1, 2, 8, 2 * curve.largest_domain):

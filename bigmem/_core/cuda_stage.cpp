@@ -1,0 +1,213 @@
+#include "cuda_stage.hpp"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "clock.hpp"
+
+namespace bigmem {
+
+using namespace cuda;
+
+namespace {
+
+constexpr std::size_t page_bytes = 4096;
+// The C library copies more than some hundred KiB past the caches, if it is asked for at once.
+constexpr std::size_t cached_step = std::size_t{64} << 10;
+// How long to sleep before asking for a fence again, at first and at most.
+constexpr std::chrono::microseconds first_pause{20}, longest_pause{1000};
+constexpr std::chrono::milliseconds ask_every{50};
+constexpr int madvise_populate_read = 22;  // Linux 5.14; headers may be older
+
+void populate(const char* begin, std::size_t nbytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uintptr_t first = address / page_bytes * page_bytes;
+  // Where it is refused, the copy meets the pages one by one.
+  madvise(reinterpret_cast<void*>(first), address + nbytes - first, madvise_populate_read);
+}
+
+// Threads that have ended when this ends. Signals are for the threads of the program.
+class Crew {
+ public:
+  explicit Crew(std::atomic<bool>& stop) : stop_(stop) {}
+  ~Crew() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // As many of them as the system allows; how many those are.
+  template <typename Body>
+  std::size_t start(std::size_t count, Body body) {
+    threads_.reserve(count);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      while (threads_.size() < count) threads_.emplace_back(body, threads_.size());
+    } catch (const std::exception&) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return threads_.size();
+  }
+
+ private:
+  std::atomic<bool>& stop_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+void copy_into_caches(char* to, const char* from, std::size_t nbytes) {
+  for (std::size_t at = 0; at < nbytes; at += cached_step)
+    std::memcpy(to + at, from + at, std::min(cached_step, nbytes - at));
+}
+
+void copy_past_caches(char* to, const char* from, std::size_t nbytes) {
+  std::size_t at = 0;
+#ifdef __SSE2__
+  constexpr std::size_t line = 64;
+  for (; at + line <= nbytes; at += line) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + at);
+    auto* target = reinterpret_cast<__m128i*>(to + at);
+    const __m128i parts[] = {_mm_loadu_si128(source), _mm_loadu_si128(source + 1),
+                             _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, parts[i]);
+  }
+  _mm_sfence();  // or the GPU might read before it is there
+#endif
+  std::memcpy(to + at, from + at, nbytes - at);
+}
+
+// What the threads of one send() share.
+struct CudaStage::Job {
+  const char* source;
+  std::size_t nbytes;
+  Address target;
+  Context context;  // of the stream
+  const std::function<bool()>& go_on;
+
+  std::atomic<std::size_t> next{0};  // where the piece begins that nobody has taken
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool refused = false;
+  CudaFences::Refusal refusal{};
+  double asked = seconds_now();
+
+  void refuse(const CudaFences::Refusal& reason) {
+    std::lock_guard lock(mutex);
+    if (!std::exchange(refused, true)) refusal = reason;
+    stop = true;
+  }
+
+  // On the calling thread.
+  void ask() {
+    if (seconds_now() - asked < std::chrono::duration<double>(ask_every).count()) return;
+    if (!go_on()) stop = true;
+    asked = seconds_now();
+  }
+};
+
+CudaStage::CudaStage(std::shared_ptr<CudaFences> fences, Stream stream, const Plan& plan)
+    : fences_(std::move(fences)),
+      driver_(fences_->driver()),
+      stream_(stream),
+      plan_(plan),
+      slots_(plan.threads * plan.depth),
+      turn_(plan.threads) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].address = plan.slots + i * plan.piece;
+}
+
+CudaStage::~CudaStage() {
+  for (const Slot& slot : slots_)
+    if (slot.read) fences_->drop(slot.read);
+}
+
+bool CudaStage::wait(Job& job, Slot& slot, bool calling_thread) {
+  for (auto pause = first_pause; slot.read; pause = std::min(pause * 3 / 2, longest_pause)) {
+    if (fences_->done(slot.read)) {
+      fences_->drop(std::exchange(slot.read, nullptr));
+      break;
+    }
+    std::this_thread::sleep_for(pause);
+    if (calling_thread) job.ask();
+    if (job.stop) return false;
+  }
+  return true;
+}
+
+bool CudaStage::submit(Job& job, Slot& slot, std::size_t at, std::size_t nbytes) {
+  CudaFences::Refusal refusal;
+  refusal.result = driver_.copy_to_device(job.target + at, slot.address, nbytes, stream_);
+  if (refusal.result == success)
+    slot.read = fences_->record(stream_, refusal);
+  else
+    refusal.function = "cuMemcpyHtoDAsync";
+  if (!slot.read) job.refuse(refusal);
+  return slot.read;
+}
+
+void CudaStage::work(Job& job, std::size_t thread) {
+  const Calling calling(driver_);
+  const Current current(driver_, job.context);
+  while (!job.stop) {
+    const std::size_t at = job.next.fetch_add(plan_.piece);
+    if (at >= job.nbytes) return;
+    const std::size_t nbytes = std::min(plan_.piece, job.nbytes - at);
+    Slot& slot = slots_[thread * plan_.depth + turn_[thread]];
+    turn_[thread] = (turn_[thread] + 1) % plan_.depth;
+    if (!wait(job, slot, thread == 0)) return;
+    if (plan_.populate) populate(job.source + at, nbytes);
+    plan_.copy(slot.address, job.source + at, nbytes);
+    if (!submit(job, slot, at, nbytes)) return;
+    if (thread == 0) job.ask();
+  }
+}
+
+bool CudaStage::send(const char* source, std::size_t nbytes, Address target,
+                     const std::function<bool()>& go_on, CudaFences::Refusal& refusal) {
+  Context context = nullptr;
+  refusal = {"cuStreamGetCtx",
+             driver_.usable() ? stream_context(driver_, stream_, &context) : not_initialized};
+  if (refusal.result != success) return false;
+  const std::size_t pieces = (nbytes + plan_.piece - 1) / plan_.piece;
+  // Each thread has a per-thread stream of its own: only this one has the one that is meant.
+  const std::size_t most = stream_ == per_thread_stream() ? 1 : plan_.threads;
+  Job job{source, nbytes, target, context, go_on};
+  std::size_t ended = 0;
+  Crew others(job.stop);
+  const std::size_t started =
+      others.start(std::clamp<std::size_t>(pieces, 1, most) - 1, [&](std::size_t i) {
+        work(job, i + 1);
+        std::lock_guard lock(job.mutex);
+        ++ended;
+        job.ended.notify_one();
+      });
+  work(job, 0);
+  std::unique_lock lock(job.mutex);
+  while (!job.ended.wait_for(lock, ask_every, [&] { return ended == started; })) {
+    lock.unlock();
+    job.ask();
+    lock.lock();
+  }
+  refusal = job.refusal;
+  return !job.stop;
+}
+
+}  // namespace bigmem

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cuda_driver.hpp"
+#include "cuda_fences.hpp"
+
+namespace bigmem {
+
+// Copies to a slot, which begins at a page. On return everything has been written as far as a GPU
+// can tell.
+using StageCopy = void (*)(char* to, const char* from, std::size_t nbytes);
+// What fits into the caches stays there, and the GPU reads it from them.
+void copy_into_caches(char* to, const char* from, std::size_t nbytes);
+// To memory, without reading first what it overwrites.
+void copy_past_caches(char* to, const char* from, std::size_t nbytes);
+
+// Ordinary memory on its way to a GPU, by several threads. Each takes the next piece, waits until
+// the GPU has read one of the thread's own slots, copies the piece there and submits its copy to
+// the device; none waits for another.
+class CudaStage {
+ public:
+  struct Plan {
+    char* slots;                 // pinned; threads * depth of them, each as large as a piece
+    std::size_t piece;           // whole pages
+    std::size_t threads, depth;  // slots of each thread
+    StageCopy copy;
+    bool populate;  // map the pages of a piece by one call first
+  };
+
+  // The slots may go as soon as the GPU is done with what was sent.
+  CudaStage(std::shared_ptr<CudaFences> fences, cuda::Stream stream, const Plan& plan);
+  ~CudaStage();
+  CudaStage(const CudaStage&) = delete;
+  CudaStage& operator=(const CudaStage&) = delete;
+
+  // Returns when the source has been read and all its copies are submitted. False when the driver
+  // has refused, for the reason given, or when `go_on`, which the calling thread asks now and then,
+  // has said no; then part of it is submitted. No thread is left either way.
+  bool send(const char* source, std::size_t nbytes, cuda::Address target,
+            const std::function<bool()>& go_on, CudaFences::Refusal& refusal);
+
+ private:
+  struct Slot {
+    char* address;
+    Fences::Fence* read = nullptr;  // the GPU has read it; null if it has for certain
+  };
+  struct Job;
+
+  void work(Job& job, std::size_t thread);
+  bool wait(Job& job, Slot& slot, bool calling_thread);
+  bool submit(Job& job, Slot& slot, std::size_t at, std::size_t nbytes);
+
+  const std::shared_ptr<CudaFences> fences_;
+  const cuda::Driver& driver_;
+  const cuda::Stream stream_;
+  const Plan plan_;
+  std::vector<Slot> slots_;        // a thread's are neighbours
+  std::vector<std::size_t> turn_;  // which of them is next, by thread
+};
+
+}  // namespace bigmem
