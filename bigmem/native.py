@@ -56,6 +56,10 @@ class NativeAllocator(Allocator):
             raise BigmemError(f"release is Inline(), Deferred() or Recycle(), not {release!r}")
         if not isinstance(pages, AnonymousPages):
             raise BigmemError(f"pages is AnonymousPages(), not {pages!r}")
+        if budget is not None and not isinstance(budget, Budget):
+            raise BigmemError(f"budget is a Budget, not {budget!r}")
+        if reclaim is not None and not isinstance(reclaim, ReclaimPool):
+            raise BigmemError(f"reclaim is a ReclaimPool, not {reclaim!r}")
         self.pages = pages
         self.release = release
         self.budget = budget

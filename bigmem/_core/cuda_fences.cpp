@@ -1,12 +1,11 @@
 #include "cuda_fences.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "clock.hpp"
+#include "cuda_captures.hpp"
 
 namespace bigmem {
 
@@ -17,36 +16,7 @@ namespace {
 // So many unused events are kept.
 constexpr std::size_t most_pooled = 1024;
 
-struct Captures {
-  std::mutex mutex;  // held while a guard is recorded
-  int under_way = 0;
-
-  // A fork does not wait for the lock: a worker that has to end before it may want it too.
-  Captures() {
-    pthread_atfork(nullptr, nullptr, [] { new (&known().mutex) std::mutex; });
-  }
-  static Captures& known() {
-    static auto* captures = new Captures;
-    return *captures;
-  }
-};
-
 }  // namespace
-
-void begin_capture() noexcept {
-  std::lock_guard lock(Captures::known().mutex);
-  ++Captures::known().under_way;
-}
-
-void end_capture() noexcept {
-  std::lock_guard lock(Captures::known().mutex);
-  --Captures::known().under_way;
-}
-
-int captures() noexcept {
-  std::lock_guard lock(Captures::known().mutex);
-  return Captures::known().under_way;
-}
 
 // One event for each context; those that were seen to be done are gone from the list.
 struct CudaFences::Moment {
@@ -114,26 +84,23 @@ std::vector<Context> CudaFences::active_contexts() {
   return active;
 }
 
-// Whether streams of the current context are captured that nobody has told us of. The driver shows
-// those that the legacy stream waits for; a way to see the others belongs here.
-bool CudaFences::is_capturing(Context) noexcept {
-  int status = capture_status_none;
-  const Result result = driver_.stream_is_capturing(legacy_stream(), &status);
-  return result == stream_capture_implicit || (result == success && status != capture_status_none);
-}
-
 // Adds an event after all work of the context to the moment.
-Answer CudaFences::record_all(Context context, Moment& moment) {
+Answer CudaFences::record_all(Context context, Moment& moment, Refusal& refusal) {
+  const auto answer_to = [&](const char* function, Result result) {
+    const Answer given = answer(result);
+    if (given == Answer::not_now) refusal = Refusal(function, result);
+    return given;
+  };
   const Current current(driver_, context);
-  if (current.result() != success) return answer(current.result());
-  if (is_capturing(context)) return Answer::not_now;
+  if (current.result() != success) return answer_to("cuCtxPushCurrent", current.result());
+  if (!Captures::known().quiet_in(driver_, context)) return Answer::not_now;
   moment.events.reserve(moment.events.size() + 1);
   Answer recorded = Answer::lost;
   for (const bool fresh : {false, true}) {
     Pooled pooled;
     Result result;
-    if (!take(context, fresh, pooled, result)) return answer(result);
-    recorded = answer(driver_.ctx_record_event(context, pooled.event));
+    if (!take(context, fresh, pooled, result)) return answer_to("cuEventCreate", result);
+    recorded = answer_to("cuCtxRecordEvent", driver_.ctx_record_event(context, pooled.event));
     if (recorded == Answer::yes) {
       moment.events.push_back(pooled);
       break;
@@ -148,16 +115,22 @@ Answer CudaFences::record_all(Context context, Moment& moment) {
 }
 
 Fences::Fence* CudaFences::guard() noexcept {
+  Refusal unasked;
+  return guard(unasked);
+}
+
+Fences::Fence* CudaFences::guard(Refusal& refusal) noexcept {
   auto* moment = new (std::nothrow) Moment;
   if (!moment || !driver_.usable()) return moment ? moment->as_fence() : nullptr;
   bool good = false;
   try {
-    std::lock_guard capturing(Captures::known().mutex);
-    if (Captures::known().under_way <= 0) {
+    Captures& captures = Captures::known();
+    std::lock_guard none_begins(captures.mutex());
+    if (captures.quiet()) {
       const Calling calling(driver_);
       good = true;
       for (Context context : active_contexts()) {
-        const Answer recorded = record_all(context, *moment);
+        const Answer recorded = record_all(context, *moment, refusal);
         if (recorded == Answer::not_now) {
           good = false;
           break;
@@ -183,9 +156,7 @@ Fences::Fence* CudaFences::past() noexcept {
 
 Fences::Fence* CudaFences::record(Stream stream, Refusal& refusal) noexcept {
   const auto refuse = [&](const char* function, Result result) {
-    refusal.function = function;
-    refusal.result = result;
-    refusal.capturing = result >= stream_capture_unsupported && result <= stream_capture_implicit;
+    refusal = Refusal(function, result);
     return nullptr;
   };
   const Calling calling(driver_);

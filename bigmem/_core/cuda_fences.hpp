@@ -11,31 +11,33 @@
 
 namespace bigmem {
 
-// Captures of CUDA graphs that the process is known to have under way. An event over a whole
-// context would invalidate them. Beginning one waits for a guard that is being recorded, about a
-// microsecond.
-void begin_capture() noexcept;
-void end_capture() noexcept;
-int captures() noexcept;
-
 // What GPUs do, told by events of CUDA. Never waits for a GPU.
 class CudaFences final : public Fences {
  public:
   explicit CudaFences(const cuda::Driver& driver) : driver_(driver) {}
   const cuda::Driver& driver() const { return driver_; }
 
-  // A moment after all that has been submitted to the stream so far. Where it is null, `result`
-  // says why; `capturing` that the stream records a graph now instead of doing anything.
+  // Why there is no moment. `capturing`: because a graph is recorded now instead of anything being
+  // done. No function: it cannot be told now.
   struct Refusal {
     cuda::Result result = cuda::success;
     const char* function = nullptr;
     bool capturing = false;
+
+    Refusal() = default;
+    Refusal(const char* by, cuda::Result said)
+        : result(said),
+          function(by),
+          capturing(said >= cuda::stream_capture_unsupported &&
+                    said <= cuda::stream_capture_implicit) {}
   };
+  // A moment after all that has been submitted to the stream so far, or null.
   Fence* record(cuda::Stream stream, Refusal& refusal) noexcept;
   // A moment that has come already.
   Fence* past() noexcept;
 
   Fence* guard() noexcept override;
+  Fence* guard(Refusal& refusal) noexcept;
   bool done(Fence* fence) noexcept override;
   void drop(Fence* fence) noexcept override;
 
@@ -50,8 +52,7 @@ class CudaFences final : public Fences {
   void give_back(const Pooled& pooled) noexcept;
   void know(cuda::Context context);
   std::vector<cuda::Context> active_contexts();
-  bool is_capturing(cuda::Context context) noexcept;
-  cuda::Answer record_all(cuda::Context context, Moment& moment);
+  cuda::Answer record_all(cuda::Context context, Moment& moment, Refusal& refusal);
 
   const cuda::Driver& driver_;
   std::mutex mutex_;  // never held across a call of the driver

@@ -39,7 +39,7 @@ PyObject* driver_new(PyTypeObject* type, PyObject* args, PyObject*) {
   for (const cuda::Function& function : cuda::functions) {
     PyObject* address = PyDict_GetItemString(addresses, function.name);
     void* pointer = address ? PyLong_AsVoidPtr(address) : nullptr;
-    if (!pointer) {
+    if (!pointer && (function.required || PyErr_Occurred())) {
       if (!PyErr_Occurred())
         PyErr_Format(bigmem_error, "NVIDIA's driver has no %s, which came with CUDA %d.%d",
                      function.name, function.version / 1000, function.version % 1000 / 10);
@@ -248,6 +248,17 @@ PyObject* fences_guard(PyCudaFences* self, PyObject*) {
   return new_event(self->base.fences, fence);
 }
 
+PyObject* fences_probe(PyCudaFences* self, PyObject*) {
+  CudaFences::Refusal refusal;
+  {
+    WithoutGil nogil;
+    if (Fences::Fence* fence = self->get().guard(refusal)) self->get().drop(fence);
+  }
+  if (refusal.function && !refusal.capturing)
+    return cuda_refused(*self->driver, refusal.function, refusal.result);
+  Py_RETURN_NONE;
+}
+
 PyObject* fences_attach(PyCudaFences* self, PyObject* args) {
   unsigned long long address;
   PyEvent* event;
@@ -273,6 +284,9 @@ PyMethodDef fences_methods[] = {
     {"guard", reinterpret_cast<PyCFunction>(fences_guard), METH_NOARGS,
      "guard()\n--\n\nThe moment after all that was submitted anywhere; None while a graph is being "
      "captured."},
+    {"probe", reinterpret_cast<PyCFunction>(fences_probe), METH_NOARGS,
+     "probe()\n--\n\nRaises what CUDA says where it refuses guards for another reason than a "
+     "capture."},
     {"attach", reinterpret_cast<PyCFunction>(fences_attach), METH_VARARGS,
      "attach(address, event)\n--\n\nLet the pinned block at the address wait for the event, which "
      "is used up; False if there is none."},
@@ -322,41 +336,12 @@ PyObject* buffer_range(PyObject*, PyObject* object) {
   return range;
 }
 
-PyObject* py_begin_capture(PyObject*, PyObject*) {
-  {
-    WithoutGil nogil;
-    begin_capture();
-  }
-  Py_RETURN_NONE;
-}
-
-PyObject* py_end_capture(PyObject*, PyObject*) {
-  {
-    WithoutGil nogil;
-    end_capture();
-  }
-  Py_RETURN_NONE;
-}
-
-PyObject* py_captures(PyObject*, PyObject*) {
-  int count;
-  {
-    WithoutGil nogil;
-    count = captures();
-  }
-  return PyLong_FromLong(count);
-}
-
 PyMethodDef functions[] = {
     {"cuda_functions", cuda_functions, METH_NOARGS,
      "cuda_functions()\n--\n\nWhat CudaDriver needs: names, and the versions of CUDA whose "
      "parameters are meant."},
     {"buffer_range", buffer_range, METH_O,
      "buffer_range(object)\n--\n\nAddress and size of what exports a buffer."},
-    {"begin_capture", py_begin_capture, METH_NOARGS,
-     "begin_capture()\n--\n\nA graph is going to be captured: no guards until it ends."},
-    {"end_capture", py_end_capture, METH_NOARGS, "end_capture()\n--\n\nAs many times as begun."},
-    {"captures", py_captures, METH_NOARGS, "captures()\n--\n\nHow many are known to go on."},
     {nullptr}};
 
 }  // namespace
@@ -386,7 +371,8 @@ bool add_cuda_types(PyObject* module) {
          (event_type = add_type(module, &event_spec)) &&
          (fences_type = add_fences_subtype(module, &fences_spec)) &&
          add_fences_subtype(module, &idle_spec) && add_cuda_pages_type(module) &&
-         add_cuda_stage_type(module) && PyModule_AddFunctions(module, functions) == 0;
+         add_cuda_stage_type(module) && add_captures(module) &&
+         PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace bigmem

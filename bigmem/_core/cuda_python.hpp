@@ -6,11 +6,11 @@
 
 namespace bigmem {
 
-// _core.CudaDriver, CudaPages, CudaStage, CudaFences and CudaEvent, and the functions that count
-// captures.
+// _core.CudaDriver, CudaPages, CudaStage, CudaFences and CudaEvent, and what tells of captures.
 bool add_cuda_types(PyObject* module);
 bool add_cuda_pages_type(PyObject* module);
 bool add_cuda_stage_type(PyObject* module);
+bool add_captures(PyObject* module);
 // _core.FakeCuda, the driver of tests.
 bool add_fake_cuda_type(PyObject* module);
 

@@ -1,23 +1,16 @@
 #include "cuda_stage.hpp"
 
 #include <signal.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "clock.hpp"
 
@@ -27,20 +20,9 @@ using namespace cuda;
 
 namespace {
 
-constexpr std::size_t page_bytes = 4096;
-// The C library copies more than some hundred KiB past the caches, if it is asked for at once.
-constexpr std::size_t cached_step = std::size_t{64} << 10;
 // How long to sleep before asking for a fence again, at first and at most.
 constexpr std::chrono::microseconds first_pause{20}, longest_pause{1000};
 constexpr std::chrono::milliseconds ask_every{50};
-constexpr int madvise_populate_read = 22;  // Linux 5.14; headers may be older
-
-void populate(const char* begin, std::size_t nbytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(begin);
-  const std::uintptr_t first = address / page_bytes * page_bytes;
-  // Where it is refused, the copy meets the pages one by one.
-  madvise(reinterpret_cast<void*>(first), address + nbytes - first, madvise_populate_read);
-}
 
 // Threads that have ended when this ends. Signals are for the threads of the program.
 class Crew {
@@ -72,27 +54,6 @@ class Crew {
 };
 
 }  // namespace
-
-void copy_into_caches(char* to, const char* from, std::size_t nbytes) {
-  for (std::size_t at = 0; at < nbytes; at += cached_step)
-    std::memcpy(to + at, from + at, std::min(cached_step, nbytes - at));
-}
-
-void copy_past_caches(char* to, const char* from, std::size_t nbytes) {
-  std::size_t at = 0;
-#ifdef __SSE2__
-  constexpr std::size_t line = 64;
-  for (; at + line <= nbytes; at += line) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i parts[] = {_mm_loadu_si128(source), _mm_loadu_si128(source + 1),
-                             _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, parts[i]);
-  }
-  _mm_sfence();  // or the GPU might read before it is there
-#endif
-  std::memcpy(to + at, from + at, nbytes - at);
-}
 
 // What the threads of one send() share.
 struct CudaStage::Job {
@@ -174,8 +135,7 @@ void CudaStage::work(Job& job, std::size_t thread) {
     if (at >= job.nbytes) return;
     const std::size_t nbytes = std::min(plan_.piece, job.nbytes - at);
     turn_[thread] = (turn_[thread] + 1) % plan_.depth;
-    if (plan_.populate) populate(job.source + at, nbytes);
-    plan_.copy(slot.address, job.source + at, nbytes);
+    std::memcpy(slot.address, job.source + at, nbytes);
     if (!submit(job, slot, at, nbytes)) return;
   }
 }
@@ -184,8 +144,8 @@ bool CudaStage::send(const char* source, std::size_t nbytes, Address target,
                      const std::function<bool()>& go_on, CudaFences::Refusal& refusal) {
   const Calling calling(driver_);
   Context context = nullptr;
-  refusal = {calling ? stream_context(driver_, stream_, &context) : not_initialized,
-             "cuStreamGetCtx"};
+  refusal = {"cuStreamGetCtx",
+             calling ? stream_context(driver_, stream_, &context) : not_initialized};
   if (refusal.result != success) return false;
   const std::size_t pieces = (nbytes + plan_.piece - 1) / plan_.piece;
   // Each thread has a per-thread stream of its own: only this one has the one that is meant.

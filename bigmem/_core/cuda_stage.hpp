@@ -10,14 +10,6 @@
 
 namespace bigmem {
 
-// Copies to a slot, which begins at a page. On return everything has been written as far as a GPU
-// can tell.
-using StageCopy = void (*)(char* to, const char* from, std::size_t nbytes);
-// What fits into the caches stays there, and the GPU reads it from them.
-void copy_into_caches(char* to, const char* from, std::size_t nbytes);
-// To memory, without reading first what it overwrites.
-void copy_past_caches(char* to, const char* from, std::size_t nbytes);
-
 // Ordinary memory on its way to a GPU, by several threads. Each takes the next piece, waits until
 // the GPU has read one of the thread's own slots, copies the piece there and submits its copy to
 // the device; none waits for another.
@@ -27,8 +19,6 @@ class CudaStage {
     char* slots;                 // pinned; threads * depth of them, each as large as a piece
     std::size_t piece;           // whole pages
     std::size_t threads, depth;  // slots of each thread
-    StageCopy copy;
-    bool populate;  // map the pages of a piece by one call first
   };
 
   // The slots may go as soon as the GPU is done with what was sent.

@@ -17,9 +17,8 @@ PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* fences_object;
   unsigned long long stream, slots;
   Py_ssize_t piece, threads, depth;
-  int past_caches, populate;
-  if (!PyArg_ParseTuple(args, "OKKnnnpp:CudaStage", &fences_object, &stream, &slots, &piece,
-                        &threads, &depth, &past_caches, &populate))
+  if (!PyArg_ParseTuple(args, "OKKnnn:CudaStage", &fences_object, &stream, &slots, &piece, &threads,
+                        &depth))
     return nullptr;
   std::shared_ptr<Fences> any;
   if (!fences_from_python(fences_object, &any)) return nullptr;
@@ -35,8 +34,6 @@ PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject*) {
   plan.piece = static_cast<std::size_t>(piece);
   plan.threads = static_cast<std::size_t>(threads);
   plan.depth = static_cast<std::size_t>(depth);
-  plan.copy = past_caches ? copy_past_caches : copy_into_caches;
-  plan.populate = populate != 0;
   try {
     self->stage = new CudaStage(std::move(fences), reinterpret_cast<cuda::Stream>(stream), plan);
   } catch (const std::exception&) {
@@ -85,9 +82,9 @@ PyMethodDef methods[] = {
      "read, and its copies are submitted."},
     {nullptr}};
 PyType_Slot slots[] = {
-    {Py_tp_doc, const_cast<char*>("CudaStage(fences, stream, slots, piece, threads, depth, "
-                                  "past_caches, populate)\n--\n\nThreads that copy by way of "
-                                  "pinned slots, threads * depth pieces from that address.")},
+    {Py_tp_doc, const_cast<char*>("CudaStage(fences, stream, slots, piece, threads, depth)\n--\n\n"
+                                  "Threads that copy by way of pinned slots, threads * depth "
+                                  "pieces from that address.")},
     {Py_tp_new, reinterpret_cast<void*>(stage_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(stage_dealloc)},
     {Py_tp_methods, methods},

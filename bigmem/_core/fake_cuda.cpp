@@ -52,6 +52,7 @@ Result FakeCuda::enter(const char* name, bool unsafe) {
     std::lock_guard lock(mutex_);
     ++calls_[name];
     ++all_calls_;
+    ++own_calls_;
     const auto delayed = delays_.find(name);
     seconds = delayed == delays_.end() ? 0 : delayed->second;
   }
@@ -68,7 +69,7 @@ Result FakeCuda::enter(const char* name, bool unsafe) {
       return failure.result;
     }
   }
-  if (!unsafe || capture_mode_ == capture_mode_relaxed || !any_capture(nullptr, true))
+  if (!unsafe || capture_mode_ == capture_mode_relaxed || !invalidate_captures(nullptr))
     return success;
   return stream_capture_unsupported;
 }
@@ -92,14 +93,25 @@ FakeCuda::Stream& FakeCuda::stream_of(std::uintptr_t stream) {
   return found;
 }
 
-bool FakeCuda::any_capture(Context context, bool invalidate) {
+// What is done to a context spoils every capture in it, and what is unsafe those that are not
+// relaxed. False if there is none.
+bool FakeCuda::invalidate_captures(Context context) {
   bool any = false;
   for (auto& [name, stream] : streams_) {
-    if (!stream.capturing || (context && stream.context != context)) continue;
+    const bool concerned =
+        context ? stream.context == context : stream.mode != capture_mode_relaxed;
+    if (!stream.capturing || !concerned) continue;
     any = true;
-    stream.invalidated = stream.invalidated || invalidate;
+    stream.invalidated = true;
   }
   return any;
+}
+
+void FakeCuda::begin_capture_of(Stream& stream, int mode) {
+  stream.capturing = true;
+  stream.invalidated = false;
+  stream.mode = mode;
+  stream.capture = ++captures_;
 }
 
 bool FakeCuda::done(const Event& event) {
@@ -128,6 +140,7 @@ std::uintptr_t FakeCuda::new_stream(int device, bool blocking) {
   const std::uintptr_t stream = ++next_;
   streams_[stream].context = context_of(device);
   streams_[stream].blocking = blocking;
+  streams_[stream].life = devices_.at(device).life;
   return stream;
 }
 
@@ -154,8 +167,7 @@ void FakeCuda::finish(std::uintptr_t stream, std::size_t count) {
 
 void FakeCuda::begin_capture(std::uintptr_t stream) {
   std::lock_guard lock(mutex_);
-  stream_of(stream).capturing = true;
-  stream_of(stream).invalidated = false;
+  begin_capture_of(stream_of(stream), 0);
 }
 
 bool FakeCuda::end_capture(std::uintptr_t stream) {
@@ -197,6 +209,8 @@ std::uint64_t FakeCuda::calls(const std::string& function) {
   return function.empty() ? all_calls_ : calls_[function];
 }
 
+std::uint64_t FakeCuda::own_calls() { return own_calls_; }
+
 std::size_t FakeCuda::memory() {
   std::lock_guard lock(mutex_);
   return in_use_;
@@ -215,6 +229,11 @@ std::uint64_t FakeCuda::stalls() {
 std::size_t FakeCuda::events() {
   std::lock_guard lock(mutex_);
   return events_.size();
+}
+
+std::size_t FakeCuda::graphs() {
+  std::lock_guard lock(mutex_);
+  return graphs_.size();
 }
 
 }  // namespace bigmem

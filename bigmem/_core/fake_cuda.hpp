@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,10 +42,12 @@ class FakeCuda {
   void reset_device(int device);
 
   std::uint64_t calls(const std::string& function);
-  std::size_t memory();    // bytes that are in use
-  std::size_t mappings();  // how many there are
-  std::uint64_t stalls();  // calls that would have waited for work under way
-  std::size_t events();    // that exist
+  std::uint64_t own_calls();  // of the calling thread
+  std::size_t memory();       // bytes that are in use
+  std::size_t mappings();     // how many there are
+  std::uint64_t stalls();     // calls that would have waited for work under way
+  std::size_t events();       // that exist
+  std::size_t graphs();       // that exist
 
  private:
   struct Work {
@@ -52,10 +55,13 @@ class FakeCuda {
     std::uint64_t submitted = 0, done = 0;
   };
   struct Stream {
-    cuda::Context context;
+    cuda::Context context = nullptr;
     bool blocking = true;
+    unsigned life = 0;  // of the context
     bool capturing = false, invalidated = false;
-    Work work;
+    int mode = 0;               // of the capture
+    std::uint64_t capture = 0;  // its number
+    Work work{};
   };
   struct Event {
     cuda::Context context;
@@ -85,12 +91,14 @@ class FakeCuda {
   friend struct FakeFunctions;
   static inline thread_local std::vector<cuda::Context> stack_;
   static inline thread_local int capture_mode_ = 0;
+  static inline thread_local std::uint64_t own_calls_ = 0;
 
   cuda::Result enter(const char* name, bool unsafe = true);
   static cuda::Context context_of(int device);
   static int device_of(cuda::Context context);
   Stream& stream_of(std::uintptr_t stream);
-  bool any_capture(cuda::Context context, bool invalidate);
+  void begin_capture_of(Stream& stream, int mode);
+  bool invalidate_captures(cuda::Context context);
   bool done(const Event& event);
   bool busy();
   void forget(cuda::Handle handle);
@@ -106,10 +114,11 @@ class FakeCuda {
   std::map<cuda::Address, Mapping> mappings_;
   std::map<cuda::Handle, Chunk> chunks_;
   std::map<void*, std::size_t> registered_, allocated_;
+  std::set<std::uintptr_t> graphs_;
   std::map<std::string, Failure> failures_;
   std::map<std::string, double> delays_;
   std::map<std::string, std::uint64_t> calls_;
-  std::uint64_t all_calls_ = 0, stalls_ = 0;
+  std::uint64_t all_calls_ = 0, stalls_ = 0, captures_ = 0;
   std::uintptr_t next_ = 0x10000;
 };
 

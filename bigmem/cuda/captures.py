@@ -17,8 +17,8 @@ from .. import _core
 def capturing() -> Iterator[None]:
     """Tell of a capture that goes on in the meantime, begun by whatever code.
 
-    CuPy's streams and PyTorch's graphs tell by themselves. Only captures on non-blocking streams,
-    begun by other means, need this.
+    CuPy's streams and PyTorch's graphs tell by themselves. Captures on non-blocking streams, begun
+    by other means, need this: without it they are only safe for a second. One use for each capture.
     """
     _core.begin_capture()
     try:

@@ -8,6 +8,7 @@ from typing import Any
 from .._core import Block
 from ..errors import BigmemError, OutOfMemory
 from .default import default_allocator
+from .driver import refuse_after_fork
 from .pinned import PinnedAllocator
 
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
@@ -31,10 +32,13 @@ def install_cupy(allocator: PinnedAllocator | None = None) -> None:
     Raises
     ------
     BigmemError
-        CuPy is not installed, or there is no GPU.
+        CuPy is not installed, there is no GPU, or the allocator is closed.
     """
     if allocator is not None and not isinstance(allocator, PinnedAllocator):
         raise BigmemError(f"allocator is a PinnedAllocator, not {allocator!r}")
+    if allocator is not None and allocator._closed:
+        raise BigmemError(f"{allocator!r} takes no allocations")
+    refuse_after_fork()
     cupy = _cupy()
     if allocator is None:
         default_allocator()  # what is missing shows here, and not in CuPy's midst

@@ -40,9 +40,13 @@ def loaded() -> Cuda:
     return _loaded
 
 
-def used_before_fork() -> bool:
-    """Whether a parent of this process had loaded the driver, which ends it for this one."""
-    return _loaded is not None and not _loaded.driver.usable()
+def refuse_after_fork() -> None:
+    """Raise where a parent of this process had loaded the driver, which ends it for this one."""
+    if _loaded is not None and not _loaded.driver.usable():
+        raise BigmemError(
+            "a process forked from one that uses CUDA cannot use it: start workers by spawn or "
+            "forkserver, or fork before the first PinnedAllocator"
+        )
 
 
 def explain(failure: tuple[str, int]) -> str:

@@ -52,23 +52,35 @@ def _range_of(array: Any) -> tuple[int, int]:
     if isinstance(array, Block):
         return array.address, array.nbytes
     interface = getattr(array, "__array_interface__", None)
-    if interface is not None:
-        return int(interface["data"][0]), int(array.nbytes)
-    if hasattr(array, "data_ptr"):
-        if getattr(array, "is_cuda", False):
-            raise BigmemError("this tensor is on the GPU; record() is about memory of the host")
-        return int(array.data_ptr()), int(array.numel())
-    if hasattr(array, "__cuda_array_interface__"):
-        raise BigmemError("this array is on the GPU; record() is about memory of the host")
+    on_gpu = getattr(array, "is_cuda", False) or hasattr(array, "__cuda_array_interface__")
+    if interface is None and on_gpu:
+        raise BigmemError(
+            f"this {type(array).__name__} is on the GPU; record() is about memory of the host"
+        )
     try:
+        if interface is not None:
+            return int(interface["data"][0]), int(array.nbytes)
+        if hasattr(array, "data_ptr"):
+            return int(array.data_ptr()), int(array.numel())
         return _core.buffer_range(array)
-    except (TypeError, BufferError):
+    except (TypeError, BufferError, LookupError, AttributeError):
         raise BigmemError(
             f"record() takes an array, a tensor, a buffer or a block, not {type(array).__name__}"
         ) from None
 
 
 def _handle_of(stream: Any) -> int:
+    try:
+        handle = _handle_shown_by(stream)
+    except (TypeError, ValueError, LookupError):
+        handle = -1
+    if not 0 <= handle < 1 << 64:
+        what = repr(stream) if isinstance(stream, int) else type(stream).__name__
+        raise BigmemError(f"expected a stream, not {what}")
+    return handle
+
+
+def _handle_shown_by(stream: Any) -> int:
     if stream is None:
         return 0
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -79,7 +91,4 @@ def _handle_of(stream: Any) -> int:
         handle = getattr(stream, name, None)
         if handle is not None:
             return int(handle)
-    try:
-        return operator.index(stream)
-    except TypeError:
-        raise BigmemError(f"expected a stream, not {type(stream).__name__}") from None
+    return operator.index(stream)

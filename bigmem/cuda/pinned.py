@@ -1,5 +1,6 @@
 """Page-locked host memory, to and from which GPUs copy at full speed."""
 
+import operator
 import os
 from typing import Literal, SupportsIndex
 
@@ -13,7 +14,7 @@ from ..reclaim import ReclaimPool
 from ..release import Deferred, Recycle, ReleasePolicy
 from ..sizes import parse_size
 from . import captures
-from .driver import Cuda, explain, loaded, used_before_fork
+from .driver import Cuda, explain, loaded, refuse_after_fork
 
 Mechanism = Literal["vmm", "register", "alloc"]
 # Seconds that memory of the other mechanisms waits for a moment in which no GPU is at work.
@@ -77,13 +78,14 @@ class PinnedAllocator(NativeAllocator):
         mechanism: Mechanism | None = None,
         name: str | None = None,
     ) -> None:
-        _refuse_after_fork()
+        refuse_after_fork()
         captures.watch()
         if mechanism is not None and mechanism not in _MECHANISMS:
             raise BigmemError(f"mechanism is one of {', '.join(_MECHANISMS)}, not {mechanism!r}")
         cuda = loaded()
         self.device = _device(device, cuda)
         self.mechanism, self._table = _table(self.device, mechanism, cuda)
+        _require_guards(cuda)
         self._fences = cuda.fences
         vmm = self.mechanism == "vmm"
         chosen = Recycle() if release is None else release
@@ -111,7 +113,7 @@ class PinnedAllocator(NativeAllocator):
         prefault: bool | None = None,
     ) -> Block:
         """As `Allocator.allocate`; `prefault` changes nothing, since pinned memory is resident."""
-        _refuse_after_fork()
+        refuse_after_fork()
         captures.watch()
         try:
             return super().allocate(nbytes, alignment=alignment, zeroed=zeroed)
@@ -163,18 +165,23 @@ class PinnedAllocator(NativeAllocator):
         return self._table.stalls()[1]
 
 
-def _refuse_after_fork() -> None:
-    if used_before_fork():
+def _require_guards(cuda: Cuda) -> None:
+    try:
+        cuda.fences.probe()
+    except BigmemError as error:
         raise BigmemError(
-            "a process forked from one that uses CUDA cannot use it: start workers by spawn or "
-            "forkserver, or fork before the first PinnedAllocator"
-        )
+            f"CUDA does not tell when all that a GPU does is done ({error}): blocks of which "
+            "nothing was recorded could never be reused"
+        ) from None
 
 
 def _device(device: SupportsIndex | None, cuda: Cuda) -> int:
     if device is None:
         return cuda.driver.current_device() or 0
-    number = device.__index__()
+    try:
+        number = operator.index(device)
+    except TypeError:
+        raise BigmemError(f"device is the number of a GPU, not {device!r}") from None
     if not 0 <= number < cuda.devices:
         raise BigmemError(f"there is no GPU {number}: the driver shows {cuda.devices}")
     return number

@@ -23,11 +23,11 @@ class Stream:
 
 
 class ProtocolStream:
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
+    def __init__(self, shown: Any) -> None:
+        self.shown = shown
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+    def __cuda_stream__(self) -> Any:
+        return self.shown
 
 
 class Tensor:
@@ -145,7 +145,7 @@ def test_events_are_pooled(fake: _core.FakeCuda) -> None:
         lambda handle: Stream(ptr=handle),
         lambda handle: Stream(cuda_stream=handle),
         lambda handle: Stream(__cuda_stream__=(0, handle)),
-        ProtocolStream,
+        lambda handle: ProtocolStream((0, handle)),
     ],
 )
 def test_streams_of_every_library(fake: _core.FakeCuda, wrap: Any) -> None:
@@ -160,8 +160,13 @@ def test_streams_of_every_library(fake: _core.FakeCuda, wrap: Any) -> None:
 
 def test_what_is_no_stream(fake: _core.FakeCuda) -> None:
     block = PinnedAllocator().allocate(SIZE)
-    with pytest.raises(bigmem.BigmemError, match="expected a stream, not str"):
-        record(block, "stream")
+    wrong = {"stream": "str", 1.5: "float", -1: "-1", 1 << 64: str(1 << 64)}
+    for stream, name in wrong.items():
+        with pytest.raises(bigmem.BigmemError, match=f"expected a stream, not {name}"):
+            record(block, stream)
+    for shown in (None, (0,), (0, "x"), (0, None), 5):
+        with pytest.raises(bigmem.BigmemError, match="expected a stream, not ProtocolStream"):
+            record(block, ProtocolStream(shown))
     with pytest.raises(bigmem.BigmemError, match="cuStreamGetCtx"):
         record(block, 12345)
 
@@ -214,8 +219,15 @@ def test_blocks_of_other_allocators_wait_too(fake: _core.FakeCuda) -> None:
 def test_memory_of_nobody(fake: _core.FakeCuda) -> None:
     with pytest.raises(bigmem.BigmemError, match="no living block"):
         record(np.zeros(1000))
-    with pytest.raises(bigmem.BigmemError, match="not int"):
-        record(7)
+    no_arrays = [7, None, "text", [], Stream(__array_interface__={}), Stream(data_ptr=int)]
+    for array in no_arrays:
+        name = type(array).__name__
+        with pytest.raises(bigmem.BigmemError, match=f"takes an array.*, not {name}"):
+            record(array)
+    gone = PinnedAllocator().allocate(SIZE)
+    gone.release()
+    with pytest.raises(bigmem.BigmemError, match="no living block"):
+        record(gone)
     with pytest.raises(bigmem.BigmemError, match="on the GPU"):
         record(Tensor(np.zeros(10), is_cuda=True))
 

@@ -54,7 +54,9 @@ def test_a_child_has_no_pinned_memory_and_no_driver(run: Callable[..., str]) -> 
             array = bigmem.full(1 << 22, 3, np.uint8)
             assert array.sum() == 3 << 22
             for action in (lambda: allocator.allocate(100), PinnedAllocator,
-                           lambda: record(array, stream)):
+                           lambda: record(array, stream), lambda: allocator.prefault(100),
+                           lambda: bigmem.cuda.install_cupy(allocator),
+                           lambda: bigmem.cuda.upload([array], [(1 << 20, array.nbytes)], stream)):
                 try:
                     action()
                 except bigmem.BigmemError as error:

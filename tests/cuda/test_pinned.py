@@ -11,11 +11,13 @@ import pytest
 from waiting import wait_for
 
 import bigmem
+import bigmem.cuda
 from bigmem import _core
-from bigmem.cuda import PinnedAllocator, driver, pinned, record
+from bigmem.cuda import PinnedAllocator, capturing, driver, pinned, record
 
 MIB = 1 << 20
 INVALID_DEVICE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, ALREADY_REGISTERED = 101, 2, 700, 712
+NOT_SUPPORTED = 801
 # What the driver is asked for on the way to a block.
 STEPS = ["cuDevicePrimaryCtxRetain", "cuMemAddressReserve", "cuMemCreate", "cuMemMap"]
 
@@ -267,6 +269,80 @@ def test_what_is_missing_is_said(fake: _core.FakeCuda, monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "cuda.bindings.driver", raising=False)
     with pytest.raises(bigmem.BigmemError, match="needs the package cuda-bindings"):
         PinnedAllocator()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"device": "first"}, "device is the number of a GPU, not 'first'"),
+        ({"device": -1}, "no GPU -1"),
+        ({"release": "deferred"}, "release is "),
+        ({"reserve": "much"}, "'much' is no size"),
+        ({"budget": "1GiB"}, "budget is a Budget, not '1GiB'"),
+        ({"reclaim": 2}, "reclaim is a ReclaimPool, not 2"),
+    ],
+)
+def test_what_is_wrong_is_said(fake: _core.FakeCuda, wrong: dict[str, Any], line: str) -> None:
+    with pytest.raises(bigmem.BigmemError, match=line):
+        PinnedAllocator(**wrong)
+
+
+def test_a_closed_allocator_says_so(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator()
+    allocator.close()
+    for refused in (allocator.allocate, allocator.prefault):
+        with pytest.raises(bigmem.BigmemError, match="closed> takes no allocations"):
+            refused(MIB)
+    with pytest.raises(bigmem.BigmemError, match="closed> takes no allocations"):
+        bigmem.cuda.install_cupy(allocator)
+    with pytest.raises(bigmem.BigmemError, match="closed> takes no allocations"):
+        bigmem.cuda.upload([b"data"], [(MIB, 4)], 0, allocator=allocator)
+
+
+@pytest.mark.parametrize("mechanism", ["vmm", "register", "alloc"])
+def test_a_gpu_that_allows_no_guards_is_refused(
+    fake: _core.FakeCuda, mechanism: pinned.Mechanism
+) -> None:
+    """Blocks that nobody records would wait for ever."""
+    fake.fail("cuCtxRecordEvent", NOT_SUPPORTED)
+    line = r"does not tell when all .* done \(cuCtxRecordEvent: CUDA_ERROR_NOT_SUPPORTED\)"
+    with pytest.raises(bigmem.BigmemError, match=line):
+        PinnedAllocator(mechanism=mechanism)
+    fake.fail("cuCtxRecordEvent", 0)
+    allocator = PinnedAllocator(mechanism=mechanism)
+    allocator.allocate(MIB).release()
+    assert allocator.flush(20)
+
+
+def test_a_capture_is_no_reason_to_refuse_a_gpu(fake: _core.FakeCuda) -> None:
+    PinnedAllocator()
+    told, unknown = fake.stream(blocking=False), fake.stream(blocking=False)
+    with capturing():
+        fake.begin_capture(told)
+        allocator = PinnedAllocator()
+        assert fake.end_capture(told)
+    fake.begin_capture(unknown)
+    PinnedAllocator()
+    assert fake.end_capture(unknown)
+    assert allocator.allocate(MIB)
+
+
+def test_releasing_and_warm_blocks_call_no_function_of_cuda(
+    fake: _core.FakeCuda, allocator: PinnedAllocator
+) -> None:
+    """On the threads of the program, that is; workers ask whether events are done."""
+    warm = allocator.mechanism == "vmm" and allocator.release == bigmem.Recycle()
+    for _ in range(5):
+        array = bigmem.empty(9 * MIB, np.uint8, allocator=allocator)
+        before = fake.own_calls()
+        del array
+        assert fake.own_calls() == before
+        assert allocator.flush(20)
+        if warm:
+            before = fake.own_calls()
+            array = bigmem.empty(9 * MIB, np.uint8, allocator=allocator)
+            assert (fake.own_calls(), array.size) == (before, 9 * MIB)
+            assert allocator.stats().warm_hits > 0
 
 
 def test_by_name(fake: _core.FakeCuda) -> None:

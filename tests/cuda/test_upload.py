@@ -124,8 +124,6 @@ def threads_of_this_process() -> int:
     chunk=st.sampled_from([1, 4 * KIB, 300_001, MIB, 8 * MIB]),
     depth=st.integers(1, 3),
     threads=st.sampled_from([1, 2, 3, 16]),
-    past_caches=st.booleans(),
-    populate=st.booleans(),
 )
 def test_everything_arrives(
     fake: _core.FakeCuda,
@@ -137,8 +135,6 @@ def test_everything_arrives(
     chunk: int,
     depth: int,
     threads: int,
-    past_caches: bool,
-    populate: bool,
 ) -> None:
     """Wherever sources begin and end, and whatever the constants of the module are."""
     if chunk < 100_000:
@@ -147,8 +143,6 @@ def test_everything_arrives(
     targets = [OnDevice(host) for host in hosts]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_THREADS", threads)
-        patch.setattr(module, "_PAST_CACHES", past_caches)
-        patch.setattr(module, "_POPULATE", populate)
         upload(iter(hosts), iter(targets), stream, depth, allocator=allocator, chunk=chunk)
     fake.finish(stream)
     assert all(
@@ -385,6 +379,8 @@ HOST = np.ones((4, 6))
         ([HOST], [OnDevice(HOST, read_only=True)], "read-only"),
         ([HOST], [OnDevice(np.asfortranarray(HOST))], "device is not C-contiguous"),
         ([HOST], [Tensor(HOST, contiguous=False)], "not contiguous"),
+        ([HOST], [(1,)], r"a device buffer is \(address, bytes\), not \(1,\)"),
+        ([HOST], [("a", "b")], r"a device buffer is \(address, bytes\)"),
     ],
 )
 def test_what_does_not_fit_is_told(
@@ -401,6 +397,10 @@ def test_senseless_numbers_are_refused(stream: int, allocator: PinnedAllocator) 
         upload([], [], stream, 0, allocator=allocator)
     with pytest.raises(bigmem.BigmemError, match="at least 1"):
         upload([], [], stream, chunk=0, allocator=allocator)
+    with pytest.raises(bigmem.BigmemError, match="takes several arrays, as a list, not 5"):
+        upload(5, [], stream, allocator=allocator)  # type: ignore[arg-type]
+    with pytest.raises(bigmem.BigmemError, match="takes several arrays, as a list, not 5"):
+        upload([], 5, stream, allocator=allocator)  # type: ignore[arg-type]
     with pytest.raises(bigmem.BigmemError, match="PinnedAllocator"):
         upload([], [], stream, allocator=bigmem.ArenaAllocator())  # type: ignore[arg-type]
 

@@ -121,7 +121,8 @@ def test_blocks_take_what_they_ask_for(pinned: PinnedAllocator) -> None:
     assert pinned.stats().resident <= 130 * MIB
     before = available()
     others = [pin(pinned, ODD) for _ in range(8)]
-    assert (before - available()) / 8 <= 131 * MIB  # another process may take a little meanwhile
+    # The driver takes 2 % for itself, and another process may take a little meanwhile.
+    assert (before - available()) / 8 <= 1.05 * 130 * MIB
     assert pinned.stats().live <= 9 * (ODD + 4096)
     del first, others
 
