@@ -220,25 +220,10 @@ int CudaVirtualPages::map(Region& region, Run run) {
   const Calling calling(driver_);
   if (!calling) return EPERM;
   const Current current(driver_, context_);
-  std::size_t mapped = run.first;
-  int error = 0;
-  {
-    // What is there is touched while more is being made.
-    auto* begin = reinterpret_cast<void*>(region.begin + run.first * unit);
-    Touching touching(begin, (run.last - run.first) * unit);
-    while (!error && mapped < run.last) {
-      const std::size_t end = (mapped + step_units) / chunk_units * chunk_units;
-      error = map_step(region, {mapped, std::min(run.last, end)}, mapped);
-      if (!error) touching.extend((mapped - run.first) * unit);
-    }
-  }
-  if (error) undo(region, {run.first, mapped});
-  return error;
-}
-
-// The same for a part, up to `mapped`, which is less than all of it where there is an error.
-int CudaVirtualPages::map_step(Region& region, Run run, std::size_t& mapped) {
   const AllocationProperties properties{allocation_pinned, 0, location_};
+  const Address begin = region.begin + run.first * unit;
+  const std::size_t nbytes = (run.last - run.first) * unit;
+  std::size_t done = run.first;
   int error = 0;
   for_each_chunk(run.first, run.last, [&](std::size_t first, std::size_t last) {
     const std::size_t size = (last - first) * unit;
@@ -255,16 +240,20 @@ int CudaVirtualPages::map_step(Region& region, Run run, std::size_t& mapped) {
       return false;
     }
     for (std::size_t at = first; at < last; ++at) region.units[at].in_chunk = last - first > 1;
-    mapped = last;
+    done = last;
     return true;
   });
-  if (error) return error;
-  const Address begin = region.begin + run.first * unit;
-  const std::size_t nbytes = (run.last - run.first) * unit;
-  if (const Result result = driver_.set_access(begin, nbytes, access_, 2))
-    return note("cuMemSetAccess", result);
+  if (!error)
+    if (const Result result = driver_.set_access(begin, nbytes, access_, 2))
+      error = note("cuMemSetAccess", result);
+  auto* address = reinterpret_cast<void*>(begin);
   // The mapping is shared: a child would not get a copy, but change our data.
-  return madvise(reinterpret_cast<void*>(begin), nbytes, MADV_DONTFORK) == 0 ? 0 : errno;
+  if (!error && madvise(address, nbytes, MADV_DONTFORK) != 0) error = errno;
+  if (error)
+    undo(region, {run.first, done});
+  else
+    touch_zeros(address, nbytes);
+  return error;
 }
 
 // Takes the memory from one chunk.

@@ -58,8 +58,6 @@ class CudaVirtualPages final : public CudaPages {
   // Memory comes in chunks of so many units where there is room for one: each chunk is a mapping of
   // its own to the kernel, which knows 65530 of them, and takes as long to make if it is smaller.
   static constexpr std::size_t chunk_units = 4;
-  // Made before it is handed to the threads that touch it.
-  static constexpr std::size_t step_units = 64;
 
   // Memory near the device, to which it alone has access, and the host. The context is one of the
   // device's.
@@ -99,7 +97,6 @@ class CudaVirtualPages final : public CudaPages {
   static Run chunk_of(const Region& region, std::size_t at);
   void await(std::unique_lock<std::mutex>& lock, const Region& region, Run run);
   int map(Region& region, Run run);
-  int map_step(Region& region, Run run, std::size_t& mapped);
   bool unmap(const Region& region, Run chunk);
   void undo(Region& region, Run run);
 
