@@ -11,8 +11,8 @@ namespace {
 unsigned present = 0;  // how many forks lie between this process and the first
 
 template <auto member>
-constexpr Function function(const char* name, int version, bool required = true) {
-  return {name, version, required,
+constexpr Function function(const char* name, int version) {
+  return {name, version,
           [](Driver& driver, void* address) {
             using Pointer = std::remove_reference_t<decltype(driver.*member)>;
             driver.*member = reinterpret_cast<Pointer>(address);
@@ -58,13 +58,6 @@ const Function functions[function_count] = {
     function<&Driver::copy_to_device>("cuMemcpyHtoDAsync", 3020),
     function<&Driver::copy_to_host>("cuMemcpyDtoHAsync", 3020),
     function<&Driver::error_name>("cuGetErrorName", 6000),
-    function<&Driver::ctx_id>("cuCtxGetId", 12000, false),
-    function<&Driver::stream_create>("cuStreamCreate", 2000, false),
-    function<&Driver::stream_destroy>("cuStreamDestroy", 4000, false),
-    function<&Driver::begin_capture>("cuStreamBeginCapture", 10010, false),
-    function<&Driver::end_capture>("cuStreamEndCapture", 10000, false),
-    function<&Driver::capture_info>("cuStreamGetCaptureInfo", 12030, false),
-    function<&Driver::graph_destroy>("cuGraphDestroy", 10000, false),
 };
 
 const Function* find_function(const char* name) noexcept {
@@ -82,11 +75,6 @@ Driver* new_driver() {
 }
 
 bool Driver::usable() const noexcept { return generation == present; }
-
-bool Driver::shows_captures() const noexcept {
-  return ctx_id && stream_create && stream_destroy && begin_capture && end_capture &&
-         capture_info && graph_destroy;
-}
 
 const char* Driver::name_of(Result result) const noexcept {
   const char* name = nullptr;

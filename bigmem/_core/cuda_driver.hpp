@@ -15,7 +15,6 @@ using Address = unsigned long long;  // CUdeviceptr
 using Context = struct CUctx_st*;
 using Stream = struct CUstream_st*;
 using Event = struct CUevent_st*;
-using Graph = struct CUgraph_st*;
 using Handle = unsigned long long;  // CUmemGenericAllocationHandle
 
 constexpr Result success = 0;
@@ -56,7 +55,6 @@ constexpr int access_read_write = 3;
 constexpr int capture_mode_relaxed = 2;
 constexpr int capture_status_none = 0;
 constexpr unsigned event_disable_timing = 2;
-constexpr unsigned stream_non_blocking = 1;
 constexpr unsigned host_portable = 1;  // for every context; of registering and of allocating
 
 inline Stream legacy_stream() { return reinterpret_cast<Stream>(std::uintptr_t{1}); }
@@ -127,20 +125,9 @@ struct Driver {
   Result (*copy_to_device)(Address, const void*, std::size_t, Stream);
   Result (*copy_to_host)(void*, Address, std::size_t, Stream);
   Result (*error_name)(Result, const char**);
-  // These may all be null: see shows_captures().
-  Result (*ctx_id)(Context, unsigned long long*);
-  Result (*stream_create)(Stream*, unsigned flags);
-  Result (*stream_destroy)(Stream);
-  Result (*begin_capture)(Stream, int mode);
-  Result (*end_capture)(Stream, Graph*);
-  Result (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const void** nodes,
-                         const void** edges, std::size_t* count);
-  Result (*graph_destroy)(Graph);
 
   // Not in a child of the process that made it: there the driver must not be called.
   bool usable() const noexcept;
-  // Whether a capture of one's own tells how many others there were.
-  bool shows_captures() const noexcept;
   const char* name_of(Result result) const noexcept;
 
   unsigned generation = 0;  // counts forks
@@ -151,11 +138,10 @@ struct Driver {
 struct Function {
   const char* name;
   int version;
-  bool required;
   void (*set)(Driver&, void* address);
   void* (*get)(const Driver&);
 };
-constexpr std::size_t function_count = 40;
+constexpr std::size_t function_count = 33;
 extern const Function functions[function_count];
 
 // Which of them there is none by that name: null.

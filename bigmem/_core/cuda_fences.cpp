@@ -93,7 +93,7 @@ Answer CudaFences::record_all(Context context, Moment& moment, Refusal& refusal)
   };
   const Current current(driver_, context);
   if (current.result() != success) return answer_to("cuCtxPushCurrent", current.result());
-  if (!Captures::known().quiet_in(driver_, context)) return Answer::not_now;
+  if (!Captures::quiet_in_context(driver_)) return Answer::not_now;
   moment.events.reserve(moment.events.size() + 1);
   Answer recorded = Answer::lost;
   for (const bool fresh : {false, true}) {

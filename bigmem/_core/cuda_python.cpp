@@ -39,7 +39,7 @@ PyObject* driver_new(PyTypeObject* type, PyObject* args, PyObject*) {
   for (const cuda::Function& function : cuda::functions) {
     PyObject* address = PyDict_GetItemString(addresses, function.name);
     void* pointer = address ? PyLong_AsVoidPtr(address) : nullptr;
-    if (!pointer && (function.required || PyErr_Occurred())) {
+    if (!pointer) {
       if (!PyErr_Occurred())
         PyErr_Format(bigmem_error, "NVIDIA's driver has no %s, which came with CUDA %d.%d",
                      function.name, function.version / 1000, function.version % 1000 / 10);

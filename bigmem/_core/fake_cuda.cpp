@@ -111,7 +111,6 @@ void FakeCuda::begin_capture_of(Stream& stream, int mode) {
   stream.capturing = true;
   stream.invalidated = false;
   stream.mode = mode;
-  stream.capture = ++captures_;
 }
 
 bool FakeCuda::done(const Event& event) {
@@ -229,11 +228,6 @@ std::uint64_t FakeCuda::stalls() {
 std::size_t FakeCuda::events() {
   std::lock_guard lock(mutex_);
   return events_.size();
-}
-
-std::size_t FakeCuda::graphs() {
-  std::lock_guard lock(mutex_);
-  return graphs_.size();
 }
 
 }  // namespace bigmem

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -47,7 +46,6 @@ class FakeCuda {
   std::size_t mappings();     // how many there are
   std::uint64_t stalls();     // calls that would have waited for work under way
   std::size_t events();       // that exist
-  std::size_t graphs();       // that exist
 
  private:
   struct Work {
@@ -59,8 +57,7 @@ class FakeCuda {
     bool blocking = true;
     unsigned life = 0;  // of the context
     bool capturing = false, invalidated = false;
-    int mode = 0;               // of the capture
-    std::uint64_t capture = 0;  // its number
+    int mode = 0;  // of the capture
     Work work{};
   };
   struct Event {
@@ -114,11 +111,10 @@ class FakeCuda {
   std::map<cuda::Address, Mapping> mappings_;
   std::map<cuda::Handle, Chunk> chunks_;
   std::map<void*, std::size_t> registered_, allocated_;
-  std::set<std::uintptr_t> graphs_;
   std::map<std::string, Failure> failures_;
   std::map<std::string, double> delays_;
   std::map<std::string, std::uint64_t> calls_;
-  std::uint64_t all_calls_ = 0, stalls_ = 0, captures_ = 0;
+  std::uint64_t all_calls_ = 0, stalls_ = 0;
   std::uintptr_t next_ = 0x10000;
 };
 

@@ -363,78 +363,6 @@ struct FakeFunctions {
     return success;
   }
 
-  static Result ctx_id(Context context, unsigned long long* id) {
-    if (const Result result = fake().enter("cuCtxGetId", false)) return result;
-    std::lock_guard lock(fake().mutex_);
-    *id = reinterpret_cast<std::uintptr_t>(context) + life_of(context);
-    return success;
-  }
-
-  static Result stream_create(cuda::Stream* stream, unsigned flags) {
-    if (const Result result = fake().enter("cuStreamCreate")) return result;
-    if (FakeCuda::stack_.empty()) return invalid_context;
-    const int device = FakeCuda::device_of(FakeCuda::stack_.back());
-    *stream =
-        reinterpret_cast<cuda::Stream>(fake().new_stream(device, flags != stream_non_blocking));
-    return success;
-  }
-
-  // Events may still go by what it did.
-  static Result stream_destroy(cuda::Stream stream) {
-    if (const Result result = fake().enter("cuStreamDestroy")) return result;
-    std::lock_guard lock(fake().mutex_);
-    FakeCuda::Stream* found = find_stream(stream);
-    if (!found) return invalid_handle;
-    found->capturing = false;
-    return success;
-  }
-
-  static Result begin_capture(cuda::Stream stream, int mode) {
-    if (const Result result = fake().enter("cuStreamBeginCapture", false)) return result;
-    std::lock_guard lock(fake().mutex_);
-    FakeCuda::Stream* found = find_stream(stream);
-    if (!found) return invalid_handle;
-    if (found->capturing) return invalid_value;
-    fake().begin_capture_of(*found, mode);
-    return success;
-  }
-
-  static Result end_capture(cuda::Stream stream, Graph* graph) {
-    if (const Result result = fake().enter("cuStreamEndCapture", false)) return result;
-    std::lock_guard lock(fake().mutex_);
-    FakeCuda::Stream* found = find_stream(stream);
-    if (!found || !found->capturing) return invalid_value;
-    found->capturing = false;
-    if (found->invalidated) return stream_capture_invalidated;
-    *graph = reinterpret_cast<Graph>(++fake().next_);
-    fake().graphs_.insert(fake().next_);
-    return success;
-  }
-
-  static Result capture_info(cuda::Stream stream, int* status, unsigned long long* id, Graph*,
-                             const void**, const void**, std::size_t*) {
-    if (const Result result = fake().enter("cuStreamGetCaptureInfo", false)) return result;
-    std::lock_guard lock(fake().mutex_);
-    const FakeCuda::Stream* found = find_stream(stream);
-    if (!found) return invalid_handle;
-    *status = !found->capturing ? capture_status_none : found->invalidated ? 2 : 1;
-    *id = found->capture;
-    return success;
-  }
-
-  static Result graph_destroy(Graph graph) {
-    if (const Result result = fake().enter("cuGraphDestroy", false)) return result;
-    std::lock_guard lock(fake().mutex_);
-    return fake().graphs_.erase(reinterpret_cast<std::uintptr_t>(graph)) ? success : invalid_value;
-  }
-
-  static FakeCuda::Stream* find_stream(cuda::Stream stream) {
-    const auto found = fake().streams_.find(reinterpret_cast<std::uintptr_t>(stream));
-    const bool alive =
-        found != fake().streams_.end() && found->second.life == life_of(found->second.context);
-    return alive ? &found->second : nullptr;
-  }
-
   static unsigned life_of(Context context) {
     return fake().devices_.at(FakeCuda::device_of(context)).life;
   }
@@ -482,14 +410,7 @@ void* FakeCuda::function(const char* name) {
                             F::host_free,
                             F::copy_to_device,
                             F::copy_to_host,
-                            F::error_name,
-                            F::ctx_id,
-                            F::stream_create,
-                            F::stream_destroy,
-                            F::begin_capture,
-                            F::end_capture,
-                            F::capture_info,
-                            F::graph_destroy};
+                            F::error_name};
   const Function* known = find_function(name);
   return known ? known->get(table) : nullptr;
 }

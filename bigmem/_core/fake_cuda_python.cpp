@@ -160,7 +160,6 @@ PyMethodDef methods[] = {
     {"stalls", ask<&FakeCuda::stalls>, METH_NOARGS,
      "stalls()\n--\n\nCalls that would have waited for work."},
     {"events", ask<&FakeCuda::events>, METH_NOARGS, "events()\n--\n\nHow many exist."},
-    {"graphs", ask<&FakeCuda::graphs>, METH_NOARGS, "graphs()\n--\n\nHow many exist."},
     {"own_calls", ask<&FakeCuda::own_calls>, METH_NOARGS,
      "own_calls()\n--\n\nHow many this thread has made."},
     {nullptr}};

@@ -316,7 +316,7 @@ def test_a_gpu_that_allows_no_guards_is_refused(
 
 def test_a_capture_is_no_reason_to_refuse_a_gpu(fake: _core.FakeCuda) -> None:
     PinnedAllocator()
-    told, unknown = fake.stream(blocking=False), fake.stream(blocking=False)
+    told, unknown = fake.stream(blocking=False), fake.stream(blocking=True)
     with capturing():
         fake.begin_capture(told)
         allocator = PinnedAllocator()

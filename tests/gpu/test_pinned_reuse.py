@@ -1,9 +1,7 @@
 """Pinned blocks under copies: never handed on before the GPU is through with them."""
 
 import ctypes
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,7 @@ from waiting import wait_for
 
 import bigmem
 from bench.device import Gpu
-from bigmem.cuda import PinnedAllocator, capturing, driver, record
+from bigmem.cuda import PinnedAllocator, capturing, record
 
 MIB = 1 << 20
 UNIT = 2 * MIB  # what the arena grows by: no rest of it is warm beside a block
@@ -213,48 +211,3 @@ def test_blocking_capture_of_nobody_we_know_survives(gpu: Gpu, pinned: PinnedAll
     gpu.launch_nothing(stream)
     assert gpu.end_capture(stream)
     wait_for(lambda: pinned.flush(0.1), 5)
-
-
-@pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread", "relaxed"])
-def test_non_blocking_capture_of_nobody_we_know_survives(
-    gpu: Gpu, pinned: PinnedAllocator, mode: int
-) -> None:
-    wait_for(lambda: driver.loaded().fences.guard() is not None, 5)
-    stream = gpu.stream()
-    array = bigmem.empty(UNIT, np.uint8, allocator=pinned)
-    address = array.ctypes.data
-    gpu.begin_capture(stream, mode)
-    del array
-    time.sleep(0.3)
-    again = bigmem.empty(UNIT, np.uint8, allocator=pinned)
-    assert again.ctypes.data != address
-    gpu.launch_nothing(stream)
-    assert gpu.end_capture(stream)
-    assert pinned.flush(5)
-
-
-def test_looking_for_captures_disturbs_nobody_who_synchronizes(
-    gpu: Gpu, pinned: PinnedAllocator
-) -> None:
-    """We look by a capture of our own; to wait for a whole context is refused during some."""
-    fences = driver.loaded().fences
-    wait_for(lambda: fences.guard() is not None, 5)
-    guards, ended = 0, threading.Event()
-
-    def look() -> None:
-        nonlocal guards
-        while not ended.is_set():
-            guards += fences.guard() is not None
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    refused: list[int] = []
-    try:
-        deadline = time.monotonic() + 2
-        while time.monotonic() < deadline:
-            refused.append(gpu.answer("cuCtxSynchronize"))
-    finally:
-        ended.set()
-        thread.join()
-    assert guards > 100
-    assert not any(refused), Counter(refused)
