@@ -125,7 +125,8 @@ def signals_as_in_a_terminal() -> Iterator[None]:
         if signal.getsignal(number) is signal.SIG_IGN
     ]
     for number in ignored:
-        signal.signal(number, signal.SIG_DFL)
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)

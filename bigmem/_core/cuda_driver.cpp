@@ -66,9 +66,12 @@ const Function* find_function(const char* name) noexcept {
   return nullptr;
 }
 
-Driver* new_driver() {
+void count_forks() {
   static const int handler = pthread_atfork(nullptr, nullptr, [] { ++present; });
   (void)handler;
+}
+
+Driver* new_driver() {
   auto* driver = new Driver{};
   driver->generation = present;
   return driver;

@@ -147,6 +147,10 @@ extern const Function functions[function_count];
 // Which of them there is none by that name: null.
 const Function* find_function(const char* name) noexcept;
 
+// To be called before anything else asks to be told of forks: what a child does first, as giving up
+// its idle memory, must know already that the driver is not its own.
+void count_forks();
+
 // A table that stands for the present process.
 Driver* new_driver();
 

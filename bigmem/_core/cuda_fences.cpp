@@ -164,13 +164,13 @@ Fences::Fence* CudaFences::record(Stream stream, Refusal& refusal) noexcept {
   Context context = nullptr;
   Result result = stream_context(driver_, stream, &context);
   if (result != success) return refuse("cuStreamGetCtx", result);
+  if (!context) {
+    // A default stream, of whichever device the thread would come to use: all of them are covered.
+    Fence* all = guard();
+    return all ? all : refuse("cuCtxRecordEvent", stream_capture_unsupported);
+  }
   Moment* moment = nullptr;
   try {
-    if (!context) {
-      const std::vector<Context> active = active_contexts();
-      if (active.empty()) return past();  // where there is no context, nothing runs
-      context = active.front();
-    }
     know(context);
     moment = new Moment;
     moment->events.reserve(1);
@@ -247,6 +247,7 @@ Fences::Fence* IdleFences::guard() noexcept {
   double since = 0;
   if (busy_since_.compare_exchange_strong(since, seconds)) since = seconds;
   if (now && seconds - since < patience_) fences_->drop(std::exchange(now, nullptr));
+  if (now) busy_since_.store(0);  // the next one has all the patience again
   return now;
 }
 

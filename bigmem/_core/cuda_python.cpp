@@ -70,14 +70,15 @@ PyObject* driver_start(PyDriver* self, PyObject*) {
   return PyLong_FromLong(count);
 }
 
-PyObject* driver_current_device(PyDriver* self, PyObject*) {
-  const Driver& driver = *self->driver;
+// The device whose primary context is current, or -1.
+int current_device(const Driver& driver) {
+  const WithoutGil nogil;  // the driver may wait for somebody who wants it
   const Calling calling(driver);
   cuda::Context current = nullptr;
   int count = 0;
   if (!calling || driver.ctx_current(&current) != cuda::success || !current ||
       driver.device_count(&count) != cuda::success)
-    Py_RETURN_NONE;
+    return -1;
   for (int device = 0; device < count; ++device) {
     unsigned flags;
     int active = 0;
@@ -86,9 +87,15 @@ PyObject* driver_current_device(PyDriver* self, PyObject*) {
         driver.primary_retain(&primary, device) != cuda::success)
       continue;
     driver.primary_release(device);
-    if (primary == current) return PyLong_FromLong(device);
+    if (primary == current) return device;
   }
-  Py_RETURN_NONE;
+  return -1;
+}
+
+PyObject* driver_current_device(PyDriver* self, PyObject*) {
+  const int device = current_device(*self->driver);
+  if (device < 0) Py_RETURN_NONE;
+  return PyLong_FromLong(device);
 }
 
 PyObject* driver_usable(PyDriver* self, PyObject*) {
@@ -183,7 +190,10 @@ PyObject* new_event(const std::shared_ptr<Fences>& fences, Fences::Fence* fence)
 }
 
 void event_dealloc(PyEvent* self) {
-  if (self->fence) self->fences->drop(self->fence);
+  if (self->fence) {
+    const WithoutGil nogil;
+    self->fences->drop(self->fence);
+  }
   self->fences.~shared_ptr();
   dealloc(self);
 }
@@ -367,6 +377,7 @@ const Driver* driver_of(PyObject* object) {
 }
 
 bool add_cuda_types(PyObject* module) {
+  cuda::count_forks();
   return (driver_type = add_type(module, &driver_spec)) &&
          (event_type = add_type(module, &event_spec)) &&
          (fences_type = add_fences_subtype(module, &fences_spec)) &&

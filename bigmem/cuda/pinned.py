@@ -115,6 +115,7 @@ class PinnedAllocator(NativeAllocator):
         """As `Allocator.allocate`; `prefault` changes nothing, since pinned memory is resident."""
         refuse_after_fork()
         captures.watch()
+        self._table.take_failure()  # of giving back, or of an allocation that was served otherwise
         try:
             return super().allocate(nbytes, alignment=alignment, zeroed=zeroed)
         except OutOfMemory as error:

@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 import psutil
 import pytest
+from waiting import wait_for
 
 import bigmem
 from bigmem.native import NativeAllocator
@@ -168,8 +169,10 @@ def test_flush_leaves_nothing_pending(native_allocator: NativeAllocator) -> None
     del block, blocks
     assert native_allocator.flush(30) is True
     stats = native_allocator.stats()
-    assert (stats.live, stats.pending, stats.reclaiming) == (0, 0, 0)
+    assert (stats.live, stats.pending) == (0, 0)
     assert stats.allocations == stats.releases == 3 * len(SIZES)
+    # Where memory is short, what is warm by now may be on its way back.
+    wait_for(lambda: native_allocator.stats().reclaiming == 0)
 
 
 def test_trim_gives_every_idle_byte_back(native_allocator: NativeAllocator) -> None:

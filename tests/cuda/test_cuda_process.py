@@ -87,6 +87,26 @@ def test_a_child_has_no_pinned_memory_and_no_driver(run: Callable[..., str]) -> 
     )
 
 
+def test_a_child_gives_up_idle_pinned_memory_without_the_driver(run: Callable[..., str]) -> None:
+    """Whoever was told of forks first: here an ordinary allocator, which gives up its own."""
+    run(
+        """
+        import time
+        array = bigmem.empty(4 << 20, np.uint8)
+        del array
+        allocator = PinnedAllocator()
+        allocator.allocate(8 << 20).release()
+        assert allocator.flush(10)
+        kept = allocator.allocate(2 << 20)  # of the same chunk, whose rest is warm
+        calls = fake.calls()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if fake.calls() == calls else 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        """
+    )
+
+
 def test_a_child_may_be_the_first_to_use_it(run: Callable[..., str]) -> None:
     run(
         """
