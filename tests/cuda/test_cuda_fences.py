@@ -317,3 +317,38 @@ def test_copies_in_flight_are_never_overwritten(fake: _core.FakeCuda) -> None:
     fake.finish()
     assert (targets == np.arange(1, 61, dtype=np.uint8)[:, None]).all()
     assert allocator.stats().warm_hits > 0
+
+
+def test_a_default_stream_without_a_context_may_be_any_devices(fake: _core.FakeCuda) -> None:
+    """A thread that has used no device yet: CUDA would take the first, and we recorded another."""
+    fake = _core.FakeCuda(devices=2)
+    fake.activate(0)
+    fake.activate(1)
+    allocator = PinnedAllocator(0)
+    block = allocator.allocate(SIZE)
+    record(block, fake.stream(1))
+    block.release()
+    assert allocator.flush(10)
+    block = allocator.allocate(SIZE)
+    address = block.address
+    fake.submit(0)
+    thread = threading.Thread(target=record, args=(block, None))
+    thread.start()
+    thread.join()
+    block.release()
+    assert not allocator.flush(0.1)
+    assert allocator.allocate(SIZE).address != address
+    fake.finish(0)
+    assert allocator.flush(10)
+
+
+def test_an_allocation_is_not_blamed_on_what_failed_before(fake: _core.FakeCuda) -> None:
+    allocator = PinnedAllocator(budget=bigmem.Budget("16MiB"))
+    block = allocator.allocate("8MiB")
+    fake.fail("cuMemUnmap", 1, times=1)
+    block.release()
+    assert allocator.flush(10)
+    allocator.trim()
+    with pytest.raises(bigmem.OutOfMemory) as caught:
+        allocator.allocate("64MiB")
+    assert "cuMemUnmap" not in str(caught.value)
