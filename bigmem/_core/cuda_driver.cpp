@@ -110,6 +110,19 @@ Result stream_context(const Driver& driver, Stream stream, Context* context) noe
   return is_default ? driver.ctx_current(context) : driver.stream_ctx(stream, context);
 }
 
+Context primary_context(const Driver& driver, int ordinal) noexcept {
+  Device device;
+  unsigned flags;
+  int is_active = 0;
+  Context context = nullptr;
+  if (driver.device_get(&device, ordinal) != success ||
+      driver.primary_state(device, &flags, &is_active) != success || !is_active ||
+      driver.primary_retain(&context, device) != success)
+    return nullptr;
+  driver.primary_release(device);  // retained for its name only
+  return context;
+}
+
 Calling::Calling(const Driver& driver) noexcept : driver_(driver), usable_(driver.usable()) {
   if (usable_) exchanged_ = driver.exchange_capture_mode(&mode_) == success;
 }

@@ -37,7 +37,6 @@ constexpr Result host_memory_not_registered = 713;
 constexpr Result not_permitted = 800;
 constexpr Result not_supported = 801;
 constexpr Result stream_capture_unsupported = 900;
-constexpr Result stream_capture_invalidated = 901;
 constexpr Result stream_capture_implicit = 906;
 constexpr Result unknown = 999;
 
@@ -156,6 +155,10 @@ Driver* new_driver();
 
 // The context that a stream works in; the default streams are those of the current one.
 Result stream_context(const Driver& driver, Stream stream, Context* context) noexcept;
+
+// The primary context of a device, which every library uses; null if it has none now. Not held: it
+// may be reset at any time.
+Context primary_context(const Driver& driver, int ordinal) noexcept;
 
 // The driver may be called within one, whatever this thread captures: calls that are unsafe in a
 // capture would invalidate it otherwise. False where it may not be called at all.

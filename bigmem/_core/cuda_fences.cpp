@@ -69,17 +69,10 @@ std::vector<Context> CudaFences::active_contexts() {
   int count = 0;
   driver_.device_count(&count);
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    Device device;
-    unsigned flags;
-    int is_active = 0;
-    Context context = nullptr;
-    if (driver_.device_get(&device, ordinal) != success ||
-        driver_.primary_state(device, &flags, &is_active) != success || !is_active ||
-        driver_.primary_retain(&context, device) != success)
-      continue;
-    // Retained for its name only: it is asked for anew each time, since it may be reset.
-    driver_.primary_release(device);
-    if (std::find(active.begin(), active.end(), context) == active.end()) active.push_back(context);
+    // Asked for anew each time, since it may be reset.
+    const Context context = primary_context(driver_, ordinal);
+    if (context && std::find(active.begin(), active.end(), context) == active.end())
+      active.push_back(context);
   }
   return active;
 }
@@ -166,8 +159,8 @@ Fences::Fence* CudaFences::record(Stream stream, Refusal& refusal) noexcept {
   if (result != success) return refuse("cuStreamGetCtx", result);
   if (!context) {
     // A default stream, of whichever device the thread would come to use: all of them are covered.
-    Fence* all = guard();
-    return all ? all : refuse("cuCtxRecordEvent", stream_capture_unsupported);
+    refuse("cuCtxRecordEvent", stream_capture_unsupported);  // unless there is another reason
+    return guard(refusal);
   }
   Moment* moment = nullptr;
   try {

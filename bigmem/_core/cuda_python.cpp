@@ -79,16 +79,8 @@ int current_device(const Driver& driver) {
   if (!calling || driver.ctx_current(&current) != cuda::success || !current ||
       driver.device_count(&count) != cuda::success)
     return -1;
-  for (int device = 0; device < count; ++device) {
-    unsigned flags;
-    int active = 0;
-    cuda::Context primary = nullptr;
-    if (driver.primary_state(device, &flags, &active) != cuda::success || !active ||
-        driver.primary_retain(&primary, device) != cuda::success)
-      continue;
-    driver.primary_release(device);
-    if (primary == current) return device;
-  }
+  for (int device = 0; device < count; ++device)
+    if (cuda::primary_context(driver, device) == current) return device;
   return -1;
 }
 

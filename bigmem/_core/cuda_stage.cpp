@@ -1,7 +1,5 @@
 #include "cuda_stage.hpp"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "clock.hpp"
+#include "signals.hpp"
 
 namespace bigmem {
 
@@ -24,7 +23,7 @@ namespace {
 constexpr std::chrono::microseconds first_pause{20}, longest_pause{1000};
 constexpr std::chrono::milliseconds ask_every{50};
 
-// Threads that have ended when this ends. Signals are for the threads of the program.
+// Threads that have ended when this ends.
 class Crew {
  public:
   explicit Crew(std::atomic<bool>& stop) : stop_(stop) {}
@@ -37,14 +36,11 @@ class Crew {
   template <typename Body>
   std::size_t start(std::size_t count, Body body) {
     threads_.reserve(count);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     try {
       while (threads_.size() < count) threads_.emplace_back(body, threads_.size());
     } catch (const std::exception&) {
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return threads_.size();
   }
 

@@ -93,24 +93,16 @@ FakeCuda::Stream& FakeCuda::stream_of(std::uintptr_t stream) {
   return found;
 }
 
-// What is done to a context spoils every capture in it, and what is unsafe those that are not
-// relaxed. False if there is none.
+// What is done to a context spoils every capture in it, and what is unsafe every capture. False if
+// there is none.
 bool FakeCuda::invalidate_captures(Context context) {
   bool any = false;
   for (auto& [name, stream] : streams_) {
-    const bool concerned =
-        context ? stream.context == context : stream.mode != capture_mode_relaxed;
-    if (!stream.capturing || !concerned) continue;
+    if (!stream.capturing || (context && stream.context != context)) continue;
     any = true;
     stream.invalidated = true;
   }
   return any;
-}
-
-void FakeCuda::begin_capture_of(Stream& stream, int mode) {
-  stream.capturing = true;
-  stream.invalidated = false;
-  stream.mode = mode;
 }
 
 bool FakeCuda::done(const Event& event) {
@@ -139,7 +131,6 @@ std::uintptr_t FakeCuda::new_stream(int device, bool blocking) {
   const std::uintptr_t stream = ++next_;
   streams_[stream].context = context_of(device);
   streams_[stream].blocking = blocking;
-  streams_[stream].life = devices_.at(device).life;
   return stream;
 }
 
@@ -166,7 +157,8 @@ void FakeCuda::finish(std::uintptr_t stream, std::size_t count) {
 
 void FakeCuda::begin_capture(std::uintptr_t stream) {
   std::lock_guard lock(mutex_);
-  begin_capture_of(stream_of(stream), 0);
+  stream_of(stream).capturing = true;
+  stream_of(stream).invalidated = false;
 }
 
 bool FakeCuda::end_capture(std::uintptr_t stream) {

@@ -55,9 +55,7 @@ class FakeCuda {
   struct Stream {
     cuda::Context context = nullptr;
     bool blocking = true;
-    unsigned life = 0;  // of the context
     bool capturing = false, invalidated = false;
-    int mode = 0;  // of the capture
     Work work{};
   };
   struct Event {
@@ -94,7 +92,6 @@ class FakeCuda {
   static cuda::Context context_of(int device);
   static int device_of(cuda::Context context);
   Stream& stream_of(std::uintptr_t stream);
-  void begin_capture_of(Stream& stream, int mode);
   bool invalidate_captures(cuda::Context context);
   bool done(const Event& event);
   bool busy();

@@ -1,7 +1,6 @@
 #include "reclaimer.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "clock.hpp"
 #include "incidents.hpp"
 #include "pressure.hpp"
+#include "signals.hpp"
 
 namespace bigmem {
 namespace {
@@ -54,18 +54,18 @@ std::vector<std::shared_ptr<Reclaimer>> all_reclaimers() {
   return all;
 }
 
-// Starts a detached thread with every signal blocked: handlers belong to the program's threads.
+// Starts a detached thread.
 bool start_thread(void* (*body)(void*), void* argument) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, stack_size);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  const bool good = pthread_create(&thread, &attributes, body, argument) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  bool good;
+  {
+    const SignalsBlocked blocked;
+    good = pthread_create(&thread, &attributes, body, argument) == 0;
+  }
   pthread_attr_destroy(&attributes);
   return good;
 }

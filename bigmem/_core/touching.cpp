@@ -1,10 +1,11 @@
 #include "touching.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "signals.hpp"
 
 namespace bigmem {
 namespace {
@@ -37,15 +38,14 @@ void touch_zeros(void* address, std::size_t nbytes) noexcept {
   pthread_t threads[most_threads];
   bool started[most_threads] = {};
   const std::size_t each = nbytes / page_bytes / count * page_bytes;
-  // Signals are for the threads of the program.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (std::size_t i = 0; i < count; ++i) {
-    shares[i] = {static_cast<char*>(address) + i * each, i + 1 == count ? nbytes - i * each : each};
-    started[i] = i + 1 < count && pthread_create(&threads[i], nullptr, touch, &shares[i]) == 0;
+  {
+    const SignalsBlocked blocked;
+    for (std::size_t i = 0; i < count; ++i) {
+      shares[i] = {static_cast<char*>(address) + i * each,
+                   i + 1 == count ? nbytes - i * each : each};
+      started[i] = i + 1 < count && pthread_create(&threads[i], nullptr, touch, &shares[i]) == 0;
+    }
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   for (std::size_t i = 0; i < count; ++i)
     if (!started[i]) touch(&shares[i]);
   for (std::size_t i = 0; i < count; ++i)

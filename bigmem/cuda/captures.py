@@ -18,7 +18,7 @@ def capturing() -> Iterator[None]:
     """Tell of a capture that goes on in the meantime, begun by whatever code.
 
     CuPy's streams and PyTorch's graphs tell by themselves. Captures on non-blocking streams, begun
-    by other means, need this: without it they are only safe for a second. One use for each capture.
+    by other means, need this: without it a guard may invalidate them.
     """
     _core.begin_capture()
     try:
