@@ -90,9 +90,9 @@ void* allocate_in_use(const Detour& detour, std::size_t nbytes, bool zeroed) {
   return plain(*detour.functions, nbytes, zeroed);
 }
 
-// The size that NumPy tells is a hint, and wrong at times.
-void release(const PyDataMemAllocator& functions, void* address, std::size_t hint) {
-  if (!address || !table.may_hold(address)) return functions.free(functions.ctx, address, hint);
+// Of an address that may be ours.
+[[gnu::noinline]] void release_listed(const PyDataMemAllocator& functions, void* address,
+                                      std::size_t hint) {
   WithGil gil;
   if (!gil) return;  // nobody can tell whose it is any more: it ends with the process
   SavedError saved;
@@ -109,6 +109,13 @@ void release(const PyDataMemAllocator& functions, void* address, std::size_t hin
   else
     numpys.free(numpys.ctx, address, taken.nbytes);
   timing.released(taken, held_gil);
+}
+
+// The size that NumPy tells is a hint, and wrong at times. Every small array comes this way: the
+// rest is a function of its own, whose registers would be saved here otherwise.
+void release(const PyDataMemAllocator& functions, void* address, std::size_t hint) {
+  if (!address || !table.may_hold(address)) return functions.free(functions.ctx, address, hint);
+  release_listed(functions, address, hint);
 }
 
 bool is_numpys(const PyDataMemAllocator* functions);
