@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 # What people and systems send to a program, and what may mean something to it.
 _PASSED_ON = (
@@ -68,14 +67,17 @@ def run(
     OSError
         It cannot be started.
     """
-    with _passing_signals_on() as pass_on_to:
+    with _hearing_signals() as signals:
         begin = time.monotonic()
         process = os.posix_spawn(words[0], words, environment, setsigdef=_DEFAULTS)
-        pass_on_to(process)
-        if watch is not None:
-            _watch(process, watch)
-        _, status, usage = os.wait4(process, 0)
-        return Ended(process, begin, time.monotonic(), status, usage.ru_minflt)
+        while True:
+            ended, status, usage = os.wait4(process, os.WNOHANG)
+            if ended:
+                return Ended(process, begin, time.monotonic(), status, usage.ru_minflt)
+            if watch is not None:
+                watch(process)
+            for number in signals.heard(None if watch is None else _WATCH_MS):
+                _pass_on(number, process)
 
 
 def end_alike(status: int) -> int:
@@ -91,45 +93,45 @@ def end_alike(status: int) -> int:
     return 128 + number
 
 
-def _watch(process: int, watch: Callable[[int], object]) -> None:
-    try:
-        descriptor = os.pidfd_open(process)
-    except OSError:  # an old kernel, or a sandbox: the program is not watched, then
-        return
-    try:
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        while not ended.poll(_WATCH_MS):
-            watch(process)
-    finally:
-        os.close(descriptor)
+def _pass_on(number: int, process: int) -> None:
+    by_a_key = number in (signal.SIGINT, signal.SIGQUIT) and _at_the_terminal()
+    if number in _PASSED_ON and not by_a_key:
+        os.kill(process, number)
+
+
+class _Signals:
+    """Signals that have come, by their numbers in a pipe.
+
+    A handler in Python would do for most: but it runs only between two instructions, and a signal
+    that comes after the last of them, just before a wait begins, would be heard when that ends.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._readable = select.poll()
+        self._readable.register(pipe, select.POLLIN)
+
+    def heard(self, milliseconds: int | None) -> bytes:
+        """The numbers of those that have come; without any, of the first to come in this time."""
+        return os.read(self._pipe, 64) if self._readable.poll(milliseconds) else b""
 
 
 @contextmanager
-def _passing_signals_on() -> Iterator[Callable[[int], None]]:
-    """Pass signals on, from the first on: those that come early once the receiver is known."""
-    receiver: list[int] = []
-    early: list[int] = []
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        if not receiver:
-            early.append(number)
-        elif not (number in (signal.SIGINT, signal.SIGQUIT) and _at_the_terminal()):
-            os.kill(receiver[0], number)
-
-    def pass_on_to(process: int) -> None:
-        receiver.append(process)
-        while early:
-            pass_on(early.pop(0), None)
-
+def _hearing_signals() -> Iterator[_Signals]:
+    """Hear the signals that are passed on, and that a child has ended, instead of obeying them."""
     # Those that are ignored (nohup) are ignored by the program too.
-    handled = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {n: signal.signal(n, pass_on) for n in handled}
+    heard = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    pipe_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = {n: signal.signal(n, lambda *_: None) for n in (*heard, signal.SIGCHLD)}
     try:
-        yield pass_on_to
+        yield _Signals(reading)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(pipe_before)
+        os.close(writing)
+        os.close(reading)
 
 
 def _at_the_terminal() -> bool:

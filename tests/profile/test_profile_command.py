@@ -157,7 +157,13 @@ def test_an_output_of_the_program_is_added_to(tmp_path: Path):
 
 
 # Not print: the signal may come before that has returned, and it cannot be called within itself.
-READY = "import os, time; os.write(1, b'ready\\n'); time.sleep(60)"
+# Nor one long sleep: a signal just before that begins would be handled when it ends.
+READY = """
+import os, time
+os.write(1, b"ready\\n")
+for _ in range(6000):
+    time.sleep(0.01)
+"""
 CATCHES = f"""
 import os, signal
 def stop(number, frame):
@@ -201,7 +207,8 @@ def test_a_key_of_the_terminal_reaches_the_program_once():
 import time
 try:
     print("ready", flush=True)
-    time.sleep(60)
+    for _ in range(6000):
+        time.sleep(0.01)
 except KeyboardInterrupt:
     time.sleep(0.3)
     print("calm", flush=True)
