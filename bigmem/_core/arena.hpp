@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "budget.hpp"
 #include "extent_map.hpp"
@@ -132,6 +133,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   };
   struct Asked {
     bool freed = false;  // some range waits for nothing any more
+    bool busy = false;   // another thread is asking; about what, is not known
     Reclaimed paid;      // what had to be reclaimed therefore
   };
 
@@ -167,6 +169,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   }
   std::size_t bytes(State state) const { return small_.map.bytes(state) + huge_.map.bytes(state); }
   std::size_t resident() const;
+  bool asking() const { return asker_ != std::thread::id{}; }
   std::size_t fenced_bytes() const { return small_.map.fenced() + huge_.map.fenced(); }
   std::size_t fragments() const { return small_.map.fragments() + huge_.map.fragments(); }
   std::size_t waiting_bytes() const { return bytes(State::pending) - fenced_bytes(); }
@@ -226,7 +229,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::atomic<bool> retired_{false};
   bool moved_ = false;  // some block has a region of its own
   FenceTable fences_;
-  bool asking_ = false;  // some thread has a round of questions
+  std::thread::id asker_;  // who has a round of questions; nobody's if nobody has
   std::atomic<bool> forsaken_{false};
 };
 

@@ -29,7 +29,7 @@ bool Arena::attach(std::uintptr_t address, Fences::Fence* fence) noexcept {
   if (!moment) return false;
   std::unique_lock lock(mutex_);
   // Before this one is among them, which is hardly done yet.
-  if (!asking_ && fences_.begin_round_of(address)) ask_round(lock);
+  if (!asking() && fences_.begin_round_of(address)) ask_round(lock);
   if (!fences_.attach(address, moment.get())) return false;
   moment.release();
   return true;
@@ -40,7 +40,12 @@ bool Arena::attach(std::uintptr_t address, Fences::Fence* fence) noexcept {
 Arena::Asked Arena::ask(std::size_t blocks) noexcept {
   if (!has_fences()) return {};
   std::unique_lock lock(mutex_);
-  if (asking_ || !fences_.waiting()) return {};
+  if (!fences_.waiting()) return {};
+  if (asking()) {
+    Asked refused;
+    refused.busy = asker_ != std::this_thread::get_id();  // else a fence calls us
+    return refused;
+  }
   fences_.begin_round(blocks);
   const Asked asked = ask_round(lock);
   lock.unlock();
@@ -53,7 +58,7 @@ Arena::Asked Arena::ask_round(std::unique_lock<std::mutex>& lock) noexcept {
   using Ask = FenceTable::Ask;
   Fences& fences = *config_.fences;
   Asked asked;
-  asking_ = true;
+  asker_ = std::this_thread::get_id();
   for (;;) {
     const FenceTable::Question question = fences_.next();
     free_blocks(lock, asked);
@@ -71,7 +76,7 @@ Arena::Asked Arena::ask_round(std::unique_lock<std::mutex>& lock) noexcept {
     }
     drop_fences(lock);
   }
-  asking_ = false;
+  asker_ = {};
   return asked;
 }
 
@@ -117,7 +122,7 @@ void Arena::forsake_fences() noexcept {
     extent->map->unfence(extent, State::pending, seconds_now());
   }
   fences_.clear();
-  asking_ = false;
+  asker_ = {};
   forsaken_.store(true);
 }
 

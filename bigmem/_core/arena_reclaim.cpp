@@ -236,15 +236,23 @@ bool Arena::overdue() noexcept {
 }
 
 std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
-  std::size_t total = ask(SIZE_MAX).paid.returned;
+  std::size_t total = 0;
+  bool asked = false;
   // What others have in hand comes back in a few chunks' time, perhaps as lazy memory; on a busy
-  // machine they may have to wait for a processor first.
+  // machine they may have to wait for a processor first. A round of questions that another thread
+  // has begun may leave out what was released since.
   for (int breaths = 0; total < nbytes && breaths < most_breaths;) {
+    if (!asked) {
+      const Asked round = ask(SIZE_MAX);
+      total += round.paid.returned;
+      asked = !round.busy;
+      if (total >= nbytes) break;
+    }
     const Reclaimed done =
         reclaim_one(ExtentMap::Take::any, nbytes - total, Goal::clean, Advice::dontneed);
     total += done.returned;
     if (done.tried) continue;
-    {
+    if (asked) {
       std::lock_guard lock(mutex_);
       if (!bytes(State::reclaiming)) break;
     }

@@ -229,6 +229,23 @@ def test_trim_takes_what_is_done_and_later_the_rest(gpu: _core.ProbedFences, wip
     wait_for(lambda: (arena.stats().pending, arena.stats().warm) == (0, 4 * MIB))
 
 
+def test_trim_asks_again_after_a_round_that_another_thread_had_begun(
+    gpu: _core.ProbedFences,
+) -> None:
+    arena = pinned(gpu)
+    used, idle = arena.allocate(2 * MIB), arena.allocate(2 * MIB)
+    gpu.attach(used.address)
+    done = gpu.attach(idle.address)
+    gpu.delay(0.3)
+    del used
+    wait_for(lambda: gpu.calls("done") > 0)  # a worker asks
+    gpu.delay(0)
+    gpu.finish(done or 0)
+    del idle
+    assert arena.trim() == arena.stats().reclaimed == 2 * MIB
+    finish(gpu, arena)
+
+
 def test_close_gives_everything_back_once_the_gpu_is_done(
     arena: NativeAllocator, gpu: _core.ProbedFences
 ) -> None:

@@ -45,12 +45,15 @@ def _no_pressure_from_outside() -> None:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_core.FakeCuda]:
+def fake(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[_core.FakeCuda]:
     """A driver of one idle device, which the library finds instead of a real one."""
     fake = _core.FakeCuda()
     # What earlier tests left to the workers goes first.
     gc.collect()
-    wait_for(lambda: fake.memory() == 0)
+    if not request.session.testsfailed:  # its report keeps what a failed test has
+        wait_for(lambda: fake.memory() == 0)
     monkeypatch.setattr(driver, "_addresses", fake.functions)
     monkeypatch.setattr(driver, "_loaded", None)
     yield fake
