@@ -1,5 +1,6 @@
 """Pluggable deferred and recycling allocators for huge arrays."""
 
+import os
 import sys
 
 if sys.platform != "linux":
@@ -66,3 +67,8 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+if os.environ.get("BIGMEM_TOP", "0") not in ("", "0"):
+    from .exporters.page import publish as _publish
+
+    _publish()

@@ -15,10 +15,14 @@ namespace {
 constexpr double longest_wait = 0.25;
 
 struct Fork {
-  ~Fork() { Py_XDECREF(frame); }
+  ~Fork() {
+    Py_XDECREF(frame);
+    Py_XDECREF(function);
+  }
 
   PyFrameObject* frame;  // the one that forks; null if the thread is not in Python
   double deadline;
+  PyObject* function;  // what is to be called; null for the start of the workers
 };
 
 PyThreadState* current_thread() {
@@ -56,27 +60,40 @@ bool waits(PyFrameObject* waiting) {
 
 // Runs in the main thread between two bytecodes: of the frame that forked, or of a function that
 // the program has registered to run after a fork, before Python looks for threads.
-int restart_workers(void* argument) {
+int go_on(void* argument) {
   std::unique_ptr<Fork> fork(static_cast<Fork*>(argument));
   if (fork->frame && waits(fork->frame) && seconds_now() < fork->deadline &&
-      Py_AddPendingCall(restart_workers, fork.get()) == 0) {
+      Py_AddPendingCall(go_on, fork.get()) == 0) {
     fork.release();
     return 0;
   }
-  Reclaimer::restart_all();
+  if (!fork->function) {
+    Reclaimer::restart_all();
+    return 0;
+  }
+  PyObject* answer = PyObject_CallNoArgs(fork->function);
+  if (!answer) PyErr_WriteUnraisable(fork->function);
+  Py_XDECREF(answer);
   return 0;
 }
 
-bool restart_soon() {
-  std::unique_ptr<Fork> fork(new (std::nothrow)
-                                 Fork{forking_frame(), seconds_now() + longest_wait});
-  if (!fork || Py_AddPendingCall(restart_workers, fork.get()) != 0) return false;
+// Calls the function, or starts the workers, once the code that forks goes on.
+bool go_on_soon(PyObject* function) {
+  std::unique_ptr<Fork> fork(new (std::nothrow) Fork{forking_frame(), seconds_now() + longest_wait,
+                                                     Py_XNewRef(function)});
+  if (!fork || Py_AddPendingCall(go_on, fork.get()) != 0) return false;
   fork.release();
   return true;
 }
 
+bool restart_soon() { return go_on_soon(nullptr); }
+
 }  // namespace
 
 void restart_workers_after_forks() { Reclaimer::set_after_fork(restart_soon); }
+
+PyObject* call_after_fork(PyObject*, PyObject* function) {
+  return PyBool_FromLong(go_on_soon(function));
+}
 
 }  // namespace bigmem

@@ -99,6 +99,9 @@ PyMethodDef functions[] = {
      "end_workers()\n--\n\nLet the workers of every pool end, and start no more: for exit."},
     {"huge_pages_work", huge_pages_work, METH_NOARGS,
      "huge_pages_work()\n--\n\nWhether memory that asks for 2 MiB pages gets any now."},
+    {"call_after_fork", bigmem::call_after_fork, METH_O,
+     "call_after_fork(function)\n--\n\nCall it in the main thread once the Python code that forks "
+     "goes on, when Python has looked for threads; False if that cannot be."},
     {"live_blocks", live_blocks, METH_NOARGS,
      "live_blocks()\n--\n\nThe blocks that are not released, those that back others left out."},
     {"block_at", block_at, METH_O,

@@ -23,6 +23,8 @@ constexpr std::size_t room_to_close = 512;
 constexpr std::size_t longest_event = 2048;
 constexpr std::size_t longest_name = 128;
 constexpr std::size_t longest_site = 512;
+// Of the format that bigmem.wrappers.Traced documents: 2 added "version", "zeroed" and "touched".
+constexpr std::uint64_t format_version = 2;
 
 // Looked up anew in a child of fork, whose one thread has another number there.
 std::uint64_t thread_id(pid_t process) {
@@ -115,7 +117,7 @@ TraceLog::TraceLog(int file, char* map, std::size_t size, std::string name)
   Text text(line, sizeof line);
   text << "[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":" << std::uint64_t(process_)
        << ",\"args\":{\"name\":\"bigmem ";
-  text.json(name_, longest_name) << "\"}},\n";
+  text.json(name_, longest_name) << "\",\"version\":" << format_version << "}},\n";
   write(text.view());
 }
 
@@ -194,21 +196,24 @@ Text& block_event(Text& text, std::string_view name, std::string_view category, 
 }  // namespace
 
 void TraceLog::allocated(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
-                         std::string_view where) noexcept {
+                         bool zeroed, std::string_view where) noexcept {
   char line[longest_event];
   Text text(line, sizeof line);
   block_event(text, "allocate", name_, process_, begin, seconds, address, nbytes);
+  if (zeroed) text << ",\"zeroed\":true";
   if (!where.empty()) (text << ",\"where\":\"").json(where, longest_site) << "\"";
   text << "}},\n";
   write(text.view());
   count_live(begin + seconds, live_ += nbytes);
 }
 
-void TraceLog::released(double begin, double seconds, std::uintptr_t address,
-                        std::size_t nbytes) noexcept {
+void TraceLog::released(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
+                        std::optional<std::size_t> touched) noexcept {
   char line[longest_event];
   Text text(line, sizeof line);
-  block_event(text, "release", name_, process_, begin, seconds, address, nbytes) << "}},\n";
+  block_event(text, "release", name_, process_, begin, seconds, address, nbytes);
+  if (touched) text << ",\"touched\":" << *touched;
+  text << "}},\n";
   write(text.view());
   count_live(begin, live_ -= nbytes);
 }

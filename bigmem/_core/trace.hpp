@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,8 @@ namespace bigmem {
 // straight into a mapped file. Any thread may write, without Python and without a lock: a writer
 // claims its bytes by moving a cursor. Bytes that a killed process claimed and never wrote are NUL.
 //
+// What `Traced` says of the events is the format, whose number the first line tells.
+//
 // The file has its full size, on disk, from the start: writing to a hole of a full disk would kill
 // the process. Events that find no room are counted and dropped. A child of fork shares the mapping
 // and never writes to it.
@@ -27,8 +30,10 @@ class TraceLog final : public Observer {
   ~TraceLog() override;
 
   void allocated(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
-                 std::string_view where) noexcept;
-  void released(double begin, double seconds, std::uintptr_t address, std::size_t nbytes) noexcept;
+                 bool zeroed, std::string_view where) noexcept;
+  // `touched` are bytes that were in memory, if anyone looked.
+  void released(double begin, double seconds, std::uintptr_t address, std::size_t nbytes,
+                std::optional<std::size_t> touched) noexcept;
   // A layer of the program. Those of one thread nest, and those of one task, 0 for none.
   void layer(std::string_view name, double begin, double seconds, std::uint64_t task) noexcept;
   void reclaimed(std::size_t nbytes, double begin, double seconds) noexcept override;

@@ -2,13 +2,16 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "block.hpp"
 #include "clock.hpp"
 #include "frames.hpp"
 #include "layer_span.hpp"
+#include "residency.hpp"
 #include "trace.hpp"
 
 namespace bigmem {
@@ -25,11 +28,25 @@ struct Ending {
   std::uintptr_t address;
   std::size_t nbytes;
   double begin;  // of the release, 0 before it
+  bool looks;    // for what was touched
+  std::optional<std::size_t> touched;
 };
 
 PyTypeObject *log_type, *ending_type;
 
+// Of a block whose memory is still mapped.
+std::size_t bytes_in_memory(std::uintptr_t address, std::size_t nbytes) {
+  constexpr std::uintptr_t page = 4096, huge_page = std::uintptr_t{2} << 20;
+  static auto* const residency = new Residency;  // guarded by the GIL
+  const std::uintptr_t begin = address & ~(page - 1);
+  const std::uintptr_t end = (address + nbytes + page - 1) & ~(page - 1);
+  const Resident found = residency->of(begin, end - begin);
+  return std::min<std::size_t>(found.small * page + found.huge * huge_page, nbytes);
+}
+
 PyObject* ending_call(Ending* self, PyObject*, PyObject*) {
+  // First, so that the release does not take longer for it.
+  if (self->looks) self->touched = bytes_in_memory(self->address, self->nbytes);
   self->begin = seconds_now();
   Py_RETURN_NONE;
 }
@@ -37,7 +54,8 @@ PyObject* ending_call(Ending* self, PyObject*, PyObject*) {
 void ending_dealloc(Ending* self) {
   PyTypeObject* type = Py_TYPE(self);
   if (self->begin > 0)
-    self->log->released(self->begin, seconds_now() - self->begin, self->address, self->nbytes);
+    self->log->released(self->begin, seconds_now() - self->begin, self->address, self->nbytes,
+                        self->touched);
   self->log.~shared_ptr();
   type->tp_free(self);
   Py_DECREF(type);
@@ -77,8 +95,9 @@ void log_dealloc(PyTraceLog* self) {
 PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
   PyObject *buffer, *allocator;
   double begin;
-  int where;
-  if (!PyArg_ParseTuple(args, "OdOp:allocated", &buffer, &begin, &allocator, &where))
+  int zeroed, where, touched;
+  if (!PyArg_ParseTuple(args, "OdOppp:allocated", &buffer, &begin, &allocator, &zeroed, &where,
+                        &touched))
     return nullptr;
   const double end = seconds_now();
   PyObject* origin = where ? call_site() : PyObject_GetAttrString(buffer, "origin");
@@ -89,6 +108,7 @@ PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
     return nullptr;
   }
   new (&ending->log) std::shared_ptr<TraceLog>(self->log);
+  new (&ending->touched) std::optional<std::size_t>;
   PyObject* block =
       new_block_over(buffer, 0, -1, allocator, {reinterpret_cast<PyObject*>(ending), origin});
   if (block) {
@@ -96,7 +116,9 @@ PyObject* log_allocated(PyTraceLog* self, PyObject* args) {
     ending->address = range.begin;
     ending->nbytes = range.nbytes;
     const char* site = where ? PyUnicode_AsUTF8(origin) : "";
-    self->log->allocated(begin, end - begin, ending->address, ending->nbytes, site ? site : "");
+    ending->looks = touched != 0;
+    self->log->allocated(begin, end - begin, ending->address, ending->nbytes, zeroed != 0,
+                         site ? site : "");
   }
   Py_DECREF(ending);
   Py_DECREF(origin);
@@ -126,7 +148,7 @@ PyObject* log_dropped(PyTraceLog* self, PyObject*) {
 
 PyMethodDef log_methods[] = {
     {"allocated", reinterpret_cast<PyCFunction>(log_allocated), METH_VARARGS,
-     "allocated(block, begin, allocator, where)\n--\n\nLog an allocation that began then; a block "
+     "allocated(block, begin, allocator, zeroed, where, touched)\n--\n\nLog an allocation that began then; a block "
      "of the allocator over the given one, whose release is logged."},
     {"layer", reinterpret_cast<PyCFunction>(log_layer), METH_O,
      "layer(span)\n--\n\nLog a layer that has ended on this thread."},

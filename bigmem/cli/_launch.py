@@ -63,6 +63,8 @@ def begin(config: str) -> None:
     settings = json.loads(config)
     if "allocator" in settings:
         allocator = allocator_named(settings["allocator"])
+        if "trace" in settings and settings["trace"]["process"] == os.getpid():
+            allocator = bigmem.Traced(allocator, settings["trace"]["path"], touched=True)
         # The program's own calls of bigmem share it.
         bigmem.set_allocator(allocator)
         bigmem.install(allocator)

@@ -20,6 +20,7 @@ from bigmem.terminal import one_line
 
 if TYPE_CHECKING:
     from bigmem.profile.account import Account
+    from bigmem.profile.held import Held
     from bigmem.profile.prices import Prices
     from bigmem.profile.record import Record
     from bigmem.profile.resident import Resident
@@ -49,6 +50,7 @@ def configure(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the program, report on it, and end as it did."""
     from bigmem.profile import prices, record, report
+    from bigmem.profile.held import Held
     from bigmem.profile.resident import Resident
 
     _check(arguments)
@@ -57,12 +59,22 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, MemoryError) as error:
         raise bigmem.BigmemError(f"the cost of pages cannot be measured: {error}") from None
     resident = Resident()
-    with os.fdopen(os.memfd_create("bigmem-ledger"), "rb") as ledger:
-        # By this name the program opens it, once it has imported NumPy.
-        path = f"/proc/{os.getpid()}/fd/{ledger.fileno()}"
-        words, environment = _launch.command(arguments.program, _config(arguments, path))
+    with (
+        os.fdopen(os.memfd_create("bigmem-ledger"), "rb") as ledger,
+        os.fdopen(os.memfd_create("bigmem-page"), "rb") as page,
+    ):
+        held = Held(page.fileno())
+
+        def watch(process: int) -> None:
+            resident.sample(process)
+            held.sample()
+
+        # By these names the program opens them, once it has imported NumPy.
+        path, page_path = (f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (ledger, page))
+        config = _config(arguments, path, page_path)
+        words, environment = _launch.command(arguments.program, config)
         try:
-            ended = _child.run(words, environment, resident.sample if arguments.trace else None)
+            ended = _child.run(words, environment, watch if arguments.trace else None)
         except OSError as error:
             raise bigmem.BigmemError(f"cannot start {words[0]}: {error.strerror}") from None
         counted = record.read(path)
@@ -73,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         parts = list(report.sections(found, here, counted, arguments.allocator))
         with contextlib.suppress(OSError):  # nobody can be told: files and exit code stand
             report.write(parts, sys.stderr)
-    written = _write_files(arguments, found, here, counted, ended, resident)
+    written = _write_files(arguments, found, here, counted, ended, resident, held)
     code = _child.end_alike(ended.status)
     return code if written or code else UNUSABLE
 
@@ -88,9 +100,11 @@ def _check(arguments: argparse.Namespace) -> None:
         allocator_named(arguments.allocator).close()
 
 
-def _config(arguments: argparse.Namespace, path: str) -> dict[str, object]:
-    events = _EVENTS if arguments.trace else 0
-    config: dict[str, object] = {"profile": {"path": path, "parent": os.getpid(), "events": events}}
+def _config(arguments: argparse.Namespace, path: str, page: str) -> dict[str, object]:
+    profile: dict[str, object] = {"path": path, "parent": os.getpid(), "events": 0}
+    if arguments.trace:
+        profile |= {"events": _EVENTS, "page": page}
+    config: dict[str, object] = {"profile": profile}
     if arguments.allocator is not None:
         config["allocator"] = arguments.allocator
     return config
@@ -115,6 +129,7 @@ def _write_files(
     counted: Record | None,
     ended: _child.Ended,
     resident: Resident,
+    held: Held,
 ) -> bool:
     """Write what was asked for; False, and told, where that has become impossible."""
     from bigmem.profile.account import as_json
@@ -141,6 +156,7 @@ def _write_files(
             name=name,
             begin=ended.begin,
             resident=resident.samples,
+            held=held.samples,
         )
         files.append((arguments.trace, (piece.encode() for piece in pieces)))
     if arguments.png is not None:

@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -21,18 +21,20 @@ from bigmem.layers import layers, observe
 from bigmem.numpy_hook import new_threads
 
 _MACHINERY, _LIBRARY, _PROGRAM = range(3)
+_PAGE_SECONDS = 0.02
 
 
 class Settings(TypedDict):
     """What the profiler tells the program's process.
 
     `path` is the file for the ledger, which exists; `parent` the number of the process that
-    profiles; `events` how many events to keep.
+    profiles; `events` how many events to keep; `page` a file for what bigmem's allocators hold.
     """
 
     path: str
     parent: int
     events: int
+    page: NotRequired[str]
 
 
 def start(settings: Settings) -> None:
@@ -47,6 +49,10 @@ def start(settings: Settings) -> None:
         return  # a child of the program, which has inherited the settings
     # Before the ledger counts the faults of the program.
     covers_all = numpy_hook.mechanism() == "default handler"
+    if "page" in settings:
+        from bigmem.exporters import page
+
+        page.follow(settings["page"], _PAGE_SECONDS)
     _core.start_ledger(settings["path"], settings["events"], list(_prefixes()))
     if not covers_all:
         new_threads.cover()

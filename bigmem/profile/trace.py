@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from bigmem.profile.record import ALLOCATION, LAYER, Event, Record
@@ -16,6 +17,7 @@ def trace(
     name: str,
     begin: float,
     resident: Sequence[tuple[float, int]],
+    held: Sequence[tuple[float, Mapping[str, int]]] = (),
 ) -> Iterator[str]:
     """The pieces of the JSON text, one event a line.
 
@@ -29,13 +31,16 @@ def trace(
         When it began, in seconds of the monotonic clock: the trace's zero.
     resident
         Times, and the program's bytes in memory.
+    held
+        Times, and what bigmem's allocators held in the program, in bytes by state.
     """
     left_out = record.events_left_out if record else 0
     other = {"events_left_out": left_out}
     head = json.dumps({"displayTimeUnit": "ms", "otherData": other})
     yield f'{head[:-1]}, "traceEvents": [\n'
     separator = ""
-    for event in _events(record, process, name, begin, resident):
+    counters = _counters(process, begin, resident, held)
+    for event in chain(_events(record, process, name, begin), counters):
         yield separator + json.dumps(event, allow_nan=False)
         separator = ",\n"
     yield "\n]}\n"
@@ -46,14 +51,11 @@ def _events(
     process: int,
     name: str,
     begin: float,
-    resident: Iterable[tuple[float, int]],
 ) -> Iterator[dict[str, Any]]:
     yield _named("process_name", process, process, name)
     threads = record.threads if record else {}
     for thread, its_name in threads.items():
         yield _named("thread_name", process, thread, its_name)
-    for when, nbytes in resident:
-        yield _counter("resident bytes", process, when - begin, nbytes)
     for event in record.events if record else ():
         when = event.begin - begin
         if event.kind == LAYER:
@@ -68,6 +70,19 @@ def _events(
             "args": {"line": event.name, "nbytes": event.nbytes},
         }
         yield _counter("live bytes", process, when + event.seconds, event.live)
+
+
+def _counters(
+    process: int,
+    begin: float,
+    resident: Iterable[tuple[float, int]],
+    held: Iterable[tuple[float, Mapping[str, int]]],
+) -> Iterator[dict[str, Any]]:
+    for when, nbytes in resident:
+        yield _counter("resident bytes", process, when - begin, nbytes)
+    for when, states in held:
+        for state, nbytes in states.items():
+            yield _counter(f"allocators: {state} bytes", process, when - begin, nbytes)
 
 
 def _layer(event: Event, process: int, when: float) -> Iterator[dict[str, Any]]:

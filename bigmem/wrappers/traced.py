@@ -5,6 +5,7 @@ import os
 import re
 import time
 import weakref
+import zlib
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -18,6 +19,8 @@ from ..sizes import parse_size
 from .base import Wrapper
 
 _SMALLEST = 64 << 10
+_GZIP = b"\x1f\x8b"
+_GZIP_STREAM = 31  # what zlib calls the format
 
 Event = dict[str, Any]
 
@@ -30,7 +33,9 @@ class Traced(Wrapper):
     `nbytes` and `address`; ``reclaim`` stands on the thread that did it; ``wait`` is a caller who
     had to reclaim or wait; a counter follows the live bytes; every call of a `bigmem.layer` in the
     process stands around what happened in it, or by its task if it ran in one of asyncio's. Times
-    are microseconds of `time.monotonic`.
+    are microseconds of `time.monotonic`. An allocation that was to be all zero says ``zeroed``. The
+    first event tells the ``version`` of all this, which is 2; the first version told none, nor
+    ``zeroed`` and ``touched``. `bench.replay` replays logs.
 
     Events are written into a mapping of the file: a process that is killed leaves all of them, and
     `bigmem.wrappers.traced.read` reads logs that are complete, still open, or cut short. Those of a
@@ -47,6 +52,10 @@ class Traced(Wrapper):
         `None` keeps the log in memory, for `events`.
     where
         Whether to log the Python code that allocated, as ``"file.py:12"``.
+    touched
+        Whether a ``release`` tells how many of the block's bytes are in memory then. Of an
+        upstream that gives fresh pages, as `MappedAllocator` does, they are those that the program
+        has touched, in whole pages; what others hand out warm counts too.
     max_bytes
         Size of the file until it is closed, and the most that it holds; an allocation with its
         release takes 500 to 600 bytes. Events beyond are dropped, and counted in `dropped`.
@@ -60,6 +69,7 @@ class Traced(Wrapper):
         path: str | os.PathLike[str] | None = None,
         *,
         where: bool = False,
+        touched: bool = False,
         max_bytes: SupportsIndex | str = "64MiB",
         name: str | None = None,
     ) -> None:
@@ -69,6 +79,7 @@ class Traced(Wrapper):
         super().__init__(upstream, name=name)
         self.path = None if path is None else Path(path)
         self.where = where
+        self.touched = touched
         self._log = _core.TraceLog(None if path is None else os.fspath(path), size, self.name)
         observe(self._log.layer)
         # Also at exit: that completes the file.
@@ -90,7 +101,7 @@ class Traced(Wrapper):
         size = self._request(nbytes, alignment)
         begin = time.monotonic()
         block = self.upstream.allocate(size, alignment=alignment, zeroed=zeroed)
-        return self._log.allocated(block, begin, self, self.where)
+        return self._log.allocated(block, begin, self, zeroed, self.where, self.touched)
 
     def events(self) -> list[Event]:
         """What has been logged so far, in the order of writing."""
@@ -113,7 +124,8 @@ def read(path: str | os.PathLike[str]) -> list[Event]:
     Parameters
     ----------
     path
-        A file of `Traced`: complete, still being written, or left by a process that died.
+        A file of `Traced`: complete, still being written, or left by a process that died; also
+        compressed by gzip.
 
     Returns
     -------
@@ -125,7 +137,13 @@ def read(path: str | os.PathLike[str]) -> list[Event]:
     BigmemError
         The file is no such log.
     """
-    return _parse(Path(path).read_bytes(), str(path))
+    log = Path(path).read_bytes()
+    if log.startswith(_GZIP):
+        try:
+            log = zlib.decompress(log, _GZIP_STREAM)
+        except zlib.error as error:
+            raise BigmemError(f"{path} is damaged: {error}") from None
+    return _parse(log, str(path))
 
 
 def _parse(log: bytes, name: str) -> list[Event]:
