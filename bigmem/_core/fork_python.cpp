@@ -79,8 +79,8 @@ int go_on(void* argument) {
 
 // Calls the function, or starts the workers, once the code that forks goes on.
 bool go_on_soon(PyObject* function) {
-  std::unique_ptr<Fork> fork(new (std::nothrow) Fork{forking_frame(), seconds_now() + longest_wait,
-                                                     Py_XNewRef(function)});
+  std::unique_ptr<Fork> fork(
+      new (std::nothrow) Fork{forking_frame(), seconds_now() + longest_wait, Py_XNewRef(function)});
   if (!fork || Py_AddPendingCall(go_on, fork.get()) != 0) return false;
   fork.release();
   return true;

@@ -148,8 +148,9 @@ PyObject* log_dropped(PyTraceLog* self, PyObject*) {
 
 PyMethodDef log_methods[] = {
     {"allocated", reinterpret_cast<PyCFunction>(log_allocated), METH_VARARGS,
-     "allocated(block, begin, allocator, zeroed, where, touched)\n--\n\nLog an allocation that began then; a block "
-     "of the allocator over the given one, whose release is logged."},
+     "allocated(block, begin, allocator, zeroed, where, touched)\n--\n\nLog an allocation that "
+     "began then; a block of the allocator over the given one, whose release is logged, with what "
+     "was touched of it if that is asked for."},
     {"layer", reinterpret_cast<PyCFunction>(log_layer), METH_O,
      "layer(span)\n--\n\nLog a layer that has ended on this thread."},
     {"close", reinterpret_cast<PyCFunction>(log_close), METH_NOARGS,

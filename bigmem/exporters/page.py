@@ -30,7 +30,7 @@ SIZE = 64 << 10
 _SECONDS = 0.25
 # A fork or an exit waits no longer for a stats() that hangs.
 _PATIENCE = 0.25
-_MOST_ALLOCATORS = 64
+_MOST_ALLOCATORS = 48
 _LONGEST_NAME = 64
 
 
@@ -43,7 +43,8 @@ class Page:
 
     def write(self, content: Any) -> None:
         """Replace what the page holds by this, as JSON."""
-        data = json.dumps(content).encode()
+        # A lone surrogate becomes an escape, as JSON has it.
+        data = json.dumps(content, ensure_ascii=False).encode(errors="backslashreplace")
         assert len(data) < SIZE - 16, "it has been bounded"
         # The sum tells a reader that comes in the middle of this to look again.
         whole = b"%08x\n%s\n\0" % (zlib.crc32(data), data)

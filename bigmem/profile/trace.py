@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from bigmem.profile.record import ALLOCATION, LAYER, Event, Record
@@ -40,7 +39,7 @@ def trace(
     yield f'{head[:-1]}, "traceEvents": [\n'
     separator = ""
     counters = _counters(process, begin, resident, held)
-    for event in chain(_events(record, process, name, begin), counters):
+    for event in _events(record, process, name, begin, counters):
         yield separator + json.dumps(event, allow_nan=False)
         separator = ",\n"
     yield "\n]}\n"
@@ -51,11 +50,13 @@ def _events(
     process: int,
     name: str,
     begin: float,
+    counters: Iterable[dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     yield _named("process_name", process, process, name)
     threads = record.threads if record else {}
     for thread, its_name in threads.items():
         yield _named("thread_name", process, thread, its_name)
+    yield from counters
     for event in record.events if record else ():
         when = event.begin - begin
         if event.kind == LAYER:

@@ -1,0 +1,323 @@
+"""`bigmem top` on real processes, and on whatever else there may be at a number."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bigmem
+from bigmem.cli import main
+from bigmem.exporters.page import NAME, SIZE, Page, Sampler
+from bigmem.exporters.reader import Watched, content_of, is_snapshot
+from bigmem.exporters.snapshot import snapshot
+from bigmem.exporters.view import plain
+
+MIB = 1 << 20
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["top", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    try:
+        code = main(["top", *words])
+    except SystemExit as stopped:
+        code = int(str(stopped.code))
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    return err
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_figures_of_another_process(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    child = start()
+    with Watched(child.pid) as watched:
+        until(lambda: watched.read()["total"]["warm"])
+    found = json.loads(shown(capsys, "--json", str(child.pid)))
+    assert found["process"] == child.pid
+    assert found["allocators"]["recycle"]["live"] == 8 * MIB
+    assert found["total"]["warm"] == 8 * MIB
+    text = shown(capsys, str(child.pid))
+    first, heads, row, total = text.splitlines()
+    assert first.startswith(f"process {child.pid}: ")
+    assert heads.split()[:3] == ["live", "pending", "reclaiming"]
+    assert row.split()[:3] == ["recycle", "8", "MiB"]
+    assert total.split()[0] == "all"
+
+
+@pytest.mark.parametrize("end", ["of the process", "by Control-C"])
+def test_on_a_terminal_it_watches_until_the_end(start: Start, end: str) -> None:
+    child = start()
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "bigmem", "top", str(child.pid)]
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs, env=environment) as top:
+        os.close(theirs)
+        text = b""
+        while b"8 MiB" not in text:
+            text += os.read(ours, 4096)
+        child.kill() if end == "of the process" else top.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # nobody has the other end any more
+            while more := os.read(ours, 4096):
+                text += more
+        assert top.wait(60) == 0
+    os.close(ours)
+    assert (f"process {child.pid} has ended".encode() in text) == (end == "of the process")
+    assert b"interrupted" not in text
+    assert b"Traceback" not in text
+
+
+FORKS = """
+import warnings
+warnings.simplefilter("error")
+hearing, telling = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(telling, b"1")  # its page is there
+    more = arena.allocate("16MiB")
+    sys.stdin.read()
+    os._exit(0)
+os.read(hearing, 1)
+print(child, flush=True)
+"""
+
+
+def test_a_forked_child_has_figures_of_its_own(start: Start) -> None:
+    # From Python 3.12 on a fork beside a thread would warn.
+    parent = start(FORKS, flags=("-W", "error"))
+    child = int(parent.said)  # type: ignore[attr-defined]
+    with Watched(parent.pid) as first, Watched(child) as second:
+        until(lambda: second.read()["total"]["live"] == 24 * MIB)
+        seen = first.read()
+        assert seen["process"] == parent.pid
+        assert seen["total"]["live"] == 8 * MIB
+        # The parent's thread is back: its figures go on.
+        until(lambda: first.read()["monotonic"] > seen["monotonic"] + 0.5)
+        parent.communicate("")
+        assert parent.returncode == 0
+        until(lambda: not second.alive())
+
+
+def test_a_fork_that_python_does_not_know_of_is_not_taken_for_its_parent(start: Start) -> None:
+    parent = start(
+        """
+        import ctypes
+        child = ctypes.CDLL(None).fork()
+        if child == 0:
+            ctypes.CDLL(None).pause()
+        print(child, flush=True)
+        """
+    )
+    child = int(parent.said)  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(bigmem.BigmemError, match=f"process {child} publishes nothing"):
+            Watched(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_nothing_is_left_of_a_process_that_was_killed(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = start()
+    with Watched(child.pid) as watched:
+        child.kill()
+        child.wait(60)
+        assert not watched.wait(30)
+        # What it told last can still be read, but by nobody new.
+        assert watched.resident() is None
+    assert "there is no process" in refusal(capsys, str(child.pid))
+
+
+@pytest.mark.parametrize("off", ["", "0"])
+def test_a_process_that_did_not_opt_in_costs_nothing(
+    start: Start, capsys: pytest.CaptureFixture[str], off: str
+) -> None:
+    child = start("import threading\nprint(threading.active_count(), flush=True)", top=off)
+    assert child.said == "1\n"  # type: ignore[attr-defined]
+    told = refusal(capsys, str(child.pid))
+    assert "publishes nothing: start it with BIGMEM_TOP=1" in told
+
+
+def test_what_is_no_process_of_ours_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    free = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
+    for number in ("0", str(free), "9999999999"):
+        assert f"there is no process {number}" in refusal(capsys, number)
+    for word in ("", "abc", "-1", "1.5", "1 2", "٣", "9" * 30):
+        assert "bigmem top: " in refusal(capsys, "--", word)
+    assert "publishes nothing" in refusal(capsys, str(os.getpid()))
+
+
+def test_another_users_process_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(self: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    assert "is another user's, or protected" in refusal(capsys, str(os.getpid()))
+
+
+def test_a_program_may_close_all_files(start: Start) -> None:
+    child = start(
+        """
+        import time
+        os.closerange(3, 256)
+        files = [os.memfd_create("theirs") for _ in range(9)]
+        time.sleep(0.6)  # two snapshots and more
+        print({os.fstat(file).st_size for file in files}, flush=True)
+        """
+    )
+    assert child.said == "{0}\n"  # type: ignore[attr-defined]
+
+
+def test_an_allocator_that_fails_is_told(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    child = start(
+        """
+        class Broken(bigmem.Allocator):
+            def allocate(self, nbytes, *, alignment=64, zeroed=False):
+                raise NotImplementedError
+            def stats(self):
+                raise RuntimeError("on\\nstrike")
+        broken = Broken()
+        """
+    )
+    told = f"process {child.pid} cannot tell its figures: RuntimeError: on\\nstrike"
+    with Watched(child.pid) as watched:
+        until(lambda: "error" in (content_of(watched._page) or ()))
+    assert refusal(capsys, str(child.pid)) == f"bigmem: {told}\n"
+
+
+@pytest.fixture
+def page() -> "tuple[Page, int]":
+    file = os.memfd_create("test")
+    return Page(file), file
+
+
+def test_a_reader_in_the_middle_of_a_write_sees_a_whole_page(page: "tuple[Page, int]") -> None:
+    writer, file = page
+    texts = ["a" * 10, "b" * 20_000]
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(400):
+            writer.write({"text": texts[number % 2]})
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen = set()
+    while not done.is_set():
+        if (content := content_of(file)) is not None:
+            seen.add(content["text"])
+    thread.join()
+    assert seen <= set(texts)
+    assert content_of(file) == {"text": texts[1]}
+    os.close(file)
+
+
+@settings(max_examples=200)
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.builds(
+            lambda data: b"%08x\n%s\n" % (zlib.crc32(data), data),
+            st.sampled_from(
+                [b"", b"[]", b"{}", b"nan", b"[" * 5000, b'{"total": 1}', b"\xff", b'{"time": NaN}']
+            ),
+        ),
+    )
+)
+def test_no_page_ends_the_reader(data: bytes) -> None:
+    file = os.memfd_create("test")
+    os.write(file, data)
+    content = content_of(file)
+    os.close(file)
+    assert content is None or not is_snapshot(content)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_what_passes_for_a_snapshot_can_be_shown(value: object) -> None:
+    good = json.loads(json.dumps(snapshot()))
+    for key in good:
+        changed = {**good, key: value}
+        if is_snapshot(changed):
+            plain(changed)
+
+
+def test_a_false_page_of_that_name_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bigmem.exporters.reader._PATIENCE", 0.05)
+    file = os.memfd_create(NAME)
+    try:
+        content = json.dumps({"process": os.getpid(), "time": "never"}).encode()
+        os.write(file, b"%08x\n%s\n" % (zlib.crc32(content), content))
+        assert "publishes what this bigmem cannot read" in refusal(capsys, str(os.getpid()))
+        os.ftruncate(file, 0)
+        assert "has written nothing yet" in refusal(capsys, str(os.getpid()))
+    finally:
+        os.close(file)
+
+
+def test_a_crowd_of_allocators_fits(page: "tuple[Page, int]") -> None:
+    names = [letter * 200 for letter in ("\N{GRINNING FACE}", "\0", "\ud800")]
+    crowd = [bigmem.SystemAllocator(name=f"{n} {names[n % 3]}") for n in range(200)]
+    large = bigmem.ArenaAllocator(name="the largest")
+    block = large.allocate(MIB)
+    writer, file = page
+    Sampler(writer).sample()
+    content = content_of(file)
+    assert content is not None
+    assert is_snapshot(content)
+    assert "the largest" in content["allocators"]
+    assert len(content["allocators"]) < len(crowd)
+    assert os.fstat(file).st_size == SIZE
+    os.close(file)
+    del block
+
+
+def test_an_old_page_says_so() -> None:
+    old = snapshot()
+    assert "figures of" not in plain(old)
+    old["time"] -= 60
+    assert "; figures of 60 s ago" in plain(old)
+
+
+def test_the_view_in_process(capfd: pytest.CaptureFixture[str]) -> None:
+    console = pytest.importorskip("rich.console")
+    from bigmem.exporters.view import live_view
+
+    keeper = bigmem.SystemAllocator(name="seen")
+    with live_view(console.Console(force_terminal=True, width=160)):
+        pass
+    assert keeper.name in capfd.readouterr().out
