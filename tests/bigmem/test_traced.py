@@ -1,5 +1,6 @@
 """The event log: what is in it, and that it survives whatever happens."""
 
+import gzip
 import json
 import os
 import sys
@@ -400,3 +401,51 @@ def test_a_childs_own_log_names_its_own_thread(run_python: Run, tmp_path: Path) 
         assert os.waitpid(child, 0)[1] == 0
         """
     )
+
+
+def test_the_log_tells_its_version_and_what_was_to_be_zero(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    with Traced(bigmem.ArenaAllocator(), path) as watched:
+        watched.allocate(10, zeroed=True)
+        watched.allocate(10)
+    events = traced.read(path)
+    assert events[0]["args"]["version"] == 2
+    assert [e["args"].get("zeroed", False) for e in named(events, "allocate")] == [True, False]
+    assert not any("touched" in e["args"] for e in named(events, "release"))
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "begin", "end", "touched"),
+    [
+        (1 << 20, 0, 0, 0),
+        (1 << 20, 0, 1, 4096),
+        (1 << 20, 4095, 4097, 8192),
+        (1 << 20, 0, 1 << 20, 1 << 20),
+        (10_000, 9_999, 10_000, 4096),  # of the last page, all that the block could have
+        (10_000, 0, 10_000, 10_000),
+        (5, 0, 5, 5),
+    ],
+)
+def test_what_was_touched_is_told_at_the_release(
+    nbytes: int, begin: int, end: int, touched: int
+) -> None:
+    pages = bigmem.AnonymousPages(huge="never")
+    watched = Traced(bigmem.MappedAllocator(pages=pages), touched=True)
+    block = watched.allocate(nbytes)
+    memoryview(block)[begin:end] = bytes(end - begin)
+    del block
+    (release,) = named(watched.events(), "release")
+    assert release["args"]["touched"] == touched
+
+
+def test_a_compressed_log_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    with Traced(bigmem.SystemAllocator(), path) as watched:
+        watched.allocate(10)
+    packed = gzip.compress(path.read_bytes())
+    (tmp_path / "log.json.gz").write_bytes(packed)
+    assert traced.read(tmp_path / "log.json.gz") == traced.read(path)
+    for damaged in (packed[:-9], packed[:20] + b"x" * 30 + packed[50:], packed[:2]):
+        (tmp_path / "log.json.gz").write_bytes(damaged)
+        with pytest.raises(bigmem.BigmemError, match=r"log\.json\.gz is damaged"):
+            traced.read(tmp_path / "log.json.gz")

@@ -72,6 +72,18 @@ def test_what_a_trace_holds():
     assert arguments == [{"line": "program.py:3", "nbytes": 1 << 20}] * 2
 
 
+def test_what_the_allocators_held_is_a_counter_a_state():
+    held = [(10.5, {"live": 1 << 20, "warm": 0}), (11.0, {"live": 0, "warm": 1 << 20})]
+    text = "".join(trace(None, process=7, name="it", begin=10.0, resident=[], held=held))
+    counters = [e for e in json.loads(text)["traceEvents"] if e["ph"] == "C"]
+    assert [(e["name"], e["ts"], e["args"]) for e in counters] == [
+        ("allocators: live bytes", 0.5e6, {"bytes": 1 << 20}),
+        ("allocators: warm bytes", 0.5e6, {"bytes": 0}),
+        ("allocators: live bytes", 1e6, {"bytes": 0}),
+        ("allocators: warm bytes", 1e6, {"bytes": 1 << 20}),
+    ]
+
+
 def test_a_run_without_numpy_has_a_trace():
     assert [event["ph"] for event in events_of(None, [(11.0, 1)])] == ["M", "C"]
 
