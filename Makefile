@@ -3,8 +3,8 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-pinned \
-  bench-gpu results test-gpu kernels-report clean
+.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-replay \
+  bench-pinned bench-gpu results test-gpu kernels-report clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -60,6 +60,14 @@ bench-hook:
 	$(BIN)/python -m bench.hook --json bench/results/hook.json --markdown bench/results/hook.md
 	$(BIN)/python -m bench.pipelines --json bench/results/pipelines.json \
 	  --markdown bench/results/pipelines.md
+
+# Real programs' logs replayed on every allocator: a quarter of an hour on an otherwise idle machine.
+# PRELOAD_DIR may hold jemalloc, mimalloc and tcmalloc, as for bench-core.
+bench-replay:
+	@scripts/setup.sh $(VENV) bench,prover,pipelines
+	$(BIN)/python -m bench.replay $(if $(PRELOAD_DIR),--preload-dir $(PRELOAD_DIR)) \
+	  --json bench/results/replay.json --markdown bench/results/replay.md
+	$(BIN)/python -m bench.insert bench/results/replay.md docs/replay.md
 
 # Pinned memory, everyone's: four minutes on a machine with an NVIDIA GPU. CuPy comes along; PyTorch
 # and RMM are compared where they are installed (rmm-cu13 from PyPI).
