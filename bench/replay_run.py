@@ -11,6 +11,7 @@ import gc
 import resource
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,8 @@ def measure(log: Log, contender: Contender, pace: float) -> dict[str, Any]:
         bigmem.install(allocator, min_bytes=max(1, log.facts["smallest"]))
     replay = Replay(log, pace)
     gc.collect()
-    # The highest memory of before does not count.
-    Path("/proc/self/clear_refs").write_text("5")
+    with suppress(OSError):  # the peak of before does not count, where the kernel can forget it
+        Path("/proc/self/clear_refs").write_text("5")
     before, usage = osmem.resident_bytes(), resource.getrusage(resource.RUSAGE_SELF)
     begin = time.monotonic()
     replay.run()
