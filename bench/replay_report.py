@@ -52,7 +52,7 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
                 f"{found['system_s']:.2f}",
                 f"{found['faults']:,.0f}",
                 *(
-                    f"{found[key] / machine.MIB:,.0f}"
+                    f"{round(found[key] / machine.MIB):,}"
                     for key in ("peak_bytes", "mean_bytes", "end_bytes")
                 ),
             ]
