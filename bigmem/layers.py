@@ -137,6 +137,8 @@ class layer:
         self._frames: list[_Frame] = []
 
     def __enter__(self) -> None:
+        for entered in tuple(_entered):
+            entered(self.name)
         begin = _now()
         outer = _innermost()
         frame = _Frame(outer, outer.node.child(self.name), begin, self)
@@ -221,21 +223,26 @@ def record_layers() -> Iterator[Callable[[], LayerTree]]:
         frame.open = False
 
 
-def observe(observer: Observer) -> None:
+def observe(observer: Observer, entered: Callable[[str], object] | None = None) -> None:
     """Call `observer` with a `Span` at the end of each call of a layer, on the thread it ends on.
 
-    It must be quick, and must not raise.
+    `entered` is called with the name just before each call. Both must be quick, and must not raise.
     """
     _observers.append(observer)
+    if entered is not None:
+        _entered.append(entered)
 
 
-def unobserve(observer: Observer) -> None:
+def unobserve(observer: Observer, entered: Callable[[str], object] | None = None) -> None:
     """Undo `observe`; nothing happens if that is done already."""
     with suppress(ValueError):
         _observers.remove(observer)
+    with suppress(ValueError):
+        _entered.remove(entered)  # type: ignore[arg-type]
 
 
 _observers: list[Observer] = []
+_entered: list[Callable[[str], object]] = []
 
 
 class _Node:

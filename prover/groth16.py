@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import bigmem
-from prover.backends.base import Backend, Bytes
+from prover.backends.base import Backend, Bytes, Operands, Sums
 from prover.curves import Curve
 from prover.errors import MismatchedFiles
 from prover.formats.wtns import Witness
@@ -44,7 +44,7 @@ def prove(
     The proof of a witness that does not is invalid; nothing here notices. See
     `prover.pipeline.single.prove`.
 
-    Its steps are layers inside the layer ``prove``, whose gap is what allocating and releasing
+    Its steps are layers inside the layer ``prove``; their gaps are what allocating and releasing
     cost, and a check of the key that nobody made before.
 
     Parameters
@@ -65,9 +65,30 @@ def prove(
     """
     match(key, witness)
     key.check()
+    return _assemble(key, backend.sums(key, witness, allocator), backend, r, s)
+
+
+@bigmem.layer("prove")
+def prove_operands(
+    key: ProvingKey,
+    operands: Operands,
+    *,
+    backend: Backend,
+    allocator: bigmem.Allocator | None = None,
+    r: int | None = None,
+    s: int | None = None,
+) -> Proof:
+    """As `prove`, from a witness in memory, perhaps with the vectors a, b and c.
+
+    The operands must be those of a witness that `match` accepts.
+    """
+    key.check()
+    return _assemble(key, backend.sums_of(key, operands, allocator), backend, r, s)
+
+
+def _assemble(key: ProvingKey, sums: Sums, backend: Backend, r: int | None, s: int | None) -> Proof:
     r = secrets.randbelow(key.curve.r) if r is None else r
     s = secrets.randbelow(key.curve.r) if s is None else s
-    sums = backend.sums(key, witness, allocator)
 
     def add(group: int, *points: Bytes) -> Bytes:
         return reduce(lambda p, q: backend.add(key.curve, group, p, q), points)
@@ -75,7 +96,7 @@ def prove(
     def scale(group: int, point: Bytes, scalar: int) -> Bytes:
         return backend.scale(key.curve, group, point, scalar)
 
-    with bigmem.layer("assembly"):
+    with bigmem.layer("epilogue"), bigmem.layer("assembly"):
         minus_rs = -r * s % key.curve.r
         a = add(1, key.alpha1, sums.a, scale(1, key.delta1, r))
         b = add(2, key.beta2, sums.b2, scale(2, key.delta2, s))
@@ -102,7 +123,7 @@ def match(key: ProvingKey, witness: Witness) -> None:
         )
 
 
-def public_signals(key: ProvingKey, witness: Witness) -> list[int]:
-    """The values of the public signals, in the order of public.json."""
-    rows = witness.values[1 : key.public + 1]
+def public_signals(key: ProvingKey, values: Bytes) -> list[int]:
+    """The values of the public signals among a witness's, in the order of public.json."""
+    rows = values[1 : key.public + 1]
     return [int.from_bytes(row.tobytes(), "little") for row in rows]

@@ -8,52 +8,30 @@ A B - C there are those of the quotient up to a constant, which the key's H poin
 They are a Lagrange basis of that coset, so that no third transform back is needed.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import bigmem
 from prover.backends.base import Bytes
-from prover.curves import SCALAR_BYTES, Curve
+from prover.curves import Curve
 
 if TYPE_CHECKING:
     from prover.backends.host import HostBackend
 
 
 def quotient_values(
-    curve: Curve,
-    coefficients: Bytes,
-    witness: Bytes,
-    domain: int,
-    *,
-    backend: "HostBackend",
-    empty: Callable[[tuple[int, int]], Bytes],
-) -> Bytes:
+    curve: Curve, a: Bytes, b: Bytes, c: Bytes, out: Bytes, *, backend: "HostBackend"
+) -> None:
     """The scalars h of the H points: A B - C on the odd coset.
 
     Parameters
     ----------
-    coefficients
-        Records of A and B as a zkey holds them, validated.
-    witness
-        Standard form, shape (signals, 32).
-    domain
-        N, a power of two.
-    empty
-        Allocates the vectors a, b and c, of N scalars each.
-
-    Returns
-    -------
-    h in standard form, shape (N, 32): the memory of a; b and c have been released.
+    a, b, c
+        A w, B w and their product in Montgomery form, shape (N, 32); overwritten. A zkey has no C
+        matrix: for a bad witness this c is not C w, and the proof is invalid.
+    out
+        Becomes h in standard form; may be ``a``.
     """
-    shape = (domain, SCALAR_BYTES)
-    a, b, c = empty(shape), empty(shape), empty(shape)
-    with bigmem.layer("sparse"):
-        backend.sparse_product(curve, coefficients, witness, a, b)
-        # A zkey has no C matrix. For a bad witness this c is not C w, and the proof is invalid.
-        backend.multiply(curve, a, b, out=c)
     with bigmem.layer("ntt"):
         for vector in (a, b, c):
             backend.odd_coset(curve, vector)
-        backend.quotient(curve, a, b, c)
-    del b, c, vector
-    return a
+        backend.quotient(curve, a, b, c, out)

@@ -3,8 +3,8 @@
 import bigmem
 
 
-def allocator_named(name: str | None) -> bigmem.Allocator:
-    """The allocator of a name, or the process default.
+def allocator_named(name: str | None, option: str = "--allocator") -> bigmem.Allocator:
+    """The allocator of a name that `option` gave, or the process default.
 
     Raises
     ------
@@ -14,6 +14,6 @@ def allocator_named(name: str | None) -> bigmem.Allocator:
     try:
         return bigmem.get_allocator() if name is None else bigmem.make(name)
     except Exception as error:  # a plug-in may raise anything
-        source = "the default allocator" if name is None else f"--allocator {name}"
+        source = "the default allocator" if name is None else f"{option} {name}"
         problem = str(error) or type(error).__name__
         raise bigmem.BigmemError(f"{source}: {problem}") from error

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from prover.formats.zkey import ProvingKey
 
 Bytes = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
+
+GROUPS = ("NTT/MSM-H", "B in G2", "epilogue")
+"""Layers around stages of a proof."""
+
+PHASES = ("split vectors", "prep MSM", "batch addition", "tail MSMs")
+"""Layers in a stage that is a sum: the scalars are told apart into zeros, ones and others, the
+others are cut into digits, then the points of the ones are added up and those of the others."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,34 @@ class Sums:
     h: Bytes
 
 
+@dataclass(eq=False, repr=False)  # whoever prints it must not see the witness
+class Operands:
+    """What the sums of a proof are made of, in host memory.
+
+    Attributes
+    ----------
+    w
+        The witness in standard form, shape (signals, 32).
+    finite_a, finite_b
+        Shape (signals,): whether a signal's point of A, of B, is not infinity. None if nobody has
+        looked.
+    """
+
+    w: Bytes
+    finite_a: Mask | None = None
+    finite_b: Mask | None = None
+
+    def vectors(self) -> tuple[Bytes, Bytes, Bytes] | None:
+        """The vectors a, b and c of shape (N, 32) in Montgomery form, if somebody has made them.
+
+        They may be overwritten.
+        """
+        return None
+
+    def read(self) -> None:
+        """Be told that a, b and c have been read and are not referred to any more."""
+
+
 class Backend(ABC):
     """Arithmetic of one proof.
 
@@ -55,8 +91,9 @@ class Backend(ABC):
     ) -> Sums:
         """Everything of a proof whose cost grows with the circuit.
 
-        Its steps are the layers ``witness``, ``sparse``, ``ntt``, and ``msm H``, ``A``, ``B1``,
-        ``B2``, ``C``. The witness and the key, which are mapped files, lose their resident pages.
+        It is the layer ``sums``. Its stages inside are ``witness``, ``sparse``, ``ntt``, and ``msm
+        H``, ``A``, ``B1``, ``B2``, ``C``; around some of them are `GROUPS`, in the sums `PHASES`.
+        The witness and the key, which are mapped files, lose their resident pages.
 
         Parameters
         ----------
@@ -65,6 +102,20 @@ class Backend(ABC):
         allocator
             Where vectors in host memory come from; None for the process default.
         """
+
+    @abstractmethod
+    def sums_of(
+        self, key: "ProvingKey", operands: Operands, allocator: bigmem.Allocator | None = None
+    ) -> Sums:
+        """As `sums`, of a witness that is in memory.
+
+        If the operands have a, b and c, nothing is multiplied: where they have to be copied, the
+        stage ``transfer`` takes the place of ``sparse``.
+        """
+
+    def device_seconds(self) -> dict[str, float]:
+        """What a device has spent in each stage so far, by its own clock; empty without one."""
+        return {}
 
     @abstractmethod
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:

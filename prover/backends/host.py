@@ -6,8 +6,8 @@ import numpy as np
 
 import bigmem
 from prover import qap
-from prover.backends.base import Backend, Bytes, Sums
-from prover.curves import Curve
+from prover.backends.base import Backend, Bytes, Mask, Operands, Sums
+from prover.curves import SCALAR_BYTES, Curve
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 
@@ -20,26 +20,22 @@ class HostBackend(Backend):
     """
 
     @abstractmethod
-    def sparse_product(
-        self, curve: Curve, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes
+    def products(
+        self, curve: Curve, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes, c: Bytes
     ) -> None:
-        """Overwrite a and b with the matrices 0 and 1 of a key times the witness.
+        """Overwrite a and b with the matrices 0 and 1 of a key times the witness, c with a b.
 
-        ``coefficients`` has shape (n, 44), ``witness`` is in standard form, ``a`` and ``b`` of
-        shape (N, 32) become Montgomery form.
+        ``coefficients`` has shape (n, 44), ``witness`` is in standard form, ``a``, ``b`` and ``c``
+        of shape (N, 32) become Montgomery form.
         """
-
-    @abstractmethod
-    def multiply(self, curve: Curve, x: Bytes, y: Bytes, out: Bytes) -> None:
-        """Pointwise Montgomery product into ``out``, which may be an operand."""
 
     @abstractmethod
     def odd_coset(self, curve: Curve, x: Bytes) -> None:
         """In place, from values at the N-th roots of unity to values at the odd 2N-th roots."""
 
     @abstractmethod
-    def quotient(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> None:
-        """Overwrite a with a b - c pointwise, in standard form."""
+    def quotient(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes, out: Bytes) -> None:
+        """Overwrite ``out``, which may be a, with a b - c pointwise, in standard form."""
 
     @abstractmethod
     def msm_workspace(self, curve: Curve, group: int, n: int) -> int:
@@ -47,40 +43,81 @@ class HostBackend(Backend):
 
     @abstractmethod
     def msm(
-        self, curve: Curve, group: int, points: Bytes, scalars: Bytes, workspace: Bytes
+        self,
+        curve: Curve,
+        group: int,
+        points: Bytes,
+        scalars: Bytes,
+        workspace: Bytes,
+        finite: Mask | None = None,
     ) -> Bytes:
-        """Sum of scalars (standard form) times points, shape (1, bytes of a point)."""
+        """Sum of scalars (standard form) times points, shape (1, bytes of a point).
+
+        ``finite`` tells which points are not infinity, if that is known.
+        """
 
     def sums(
         self, key: ProvingKey, witness: Witness, allocator: bigmem.Allocator | None = None
     ) -> Sums:
         """See `Backend`; the vectors are w, a, b, c (which becomes h) and the sums' workspaces."""
+        with bigmem.layer("sums"):
+            w = _empty(witness.values.shape, allocator)
+            with bigmem.layer("witness"):
+                w[:] = witness.values
+                witness.drop()
+            return self._sums(key, Operands(w), allocator)
 
-        def empty(shape: tuple[int, ...]) -> Bytes:
-            return bigmem.empty(shape, dtype=np.uint8, allocator=allocator)
+    def sums_of(
+        self, key: ProvingKey, operands: Operands, allocator: bigmem.Allocator | None = None
+    ) -> Sums:
+        """See `Backend`; without a, b and c, these are vectors of the backend like the others."""
+        with bigmem.layer("sums"):
+            return self._sums(key, operands, allocator)
 
-        def msm(name: str, group: int, points: Bytes, scalars: Bytes) -> Bytes:
-            workspace = empty((self.msm_workspace(key.curve, group, len(points)),))
+    def _sums(
+        self, key: ProvingKey, operands: Operands, allocator: bigmem.Allocator | None
+    ) -> Sums:
+        def msm(
+            name: str, group: int, points: Bytes, scalars: Bytes, finite: Mask | None = None
+        ) -> Bytes:
+            workspace = _empty((self.msm_workspace(key.curve, group, len(points)),), allocator)
             with bigmem.layer(name):
-                result = self.msm(key.curve, group, points, scalars, workspace)
+                result = self.msm(key.curve, group, points, scalars, workspace, finite)
             del workspace
             key.drop(points)
             return result
 
-        with bigmem.layer("witness"):
-            w = empty(witness.values.shape)
-            w[:] = witness.values
-            witness.drop()
-        h = qap.quotient_values(
-            key.curve, key.coefficients, w, key.domain, backend=self, empty=empty
-        )
+        with bigmem.layer("NTT/MSM-H"):
+            h = self._quotient_values(key, operands, allocator)
+            sum_h = msm("msm H", 1, key.h1, h)
+            del h
+        w = operands.w
+        sum_a = msm("msm A", 1, key.a1, w, operands.finite_a)
+        sum_b1 = msm("msm B1", 1, key.b1, w, operands.finite_b)
+        with bigmem.layer("B in G2"):
+            sum_b2 = msm("msm B2", 2, key.b2, w, operands.finite_b)
+        sum_c = msm("msm C", 1, key.c1, w[key.public + 1 :])
+        return Sums(a=sum_a, b1=sum_b1, b2=sum_b2, c=sum_c, h=sum_h)
+
+    def _quotient_values(
+        self, key: ProvingKey, operands: Operands, allocator: bigmem.Allocator | None
+    ) -> Bytes:
+        """The scalars h: the memory of a, or a vector of their own if a, b and c are given."""
+        shape = (key.domain, SCALAR_BYTES)
+        vectors = operands.vectors()
+        if vectors is not None:
+            h = _empty(shape, allocator)
+            qap.quotient_values(key.curve, *vectors, h, backend=self)
+            del vectors
+            operands.read()
+            return h
+        a, b, c = (_empty(shape, allocator) for _ in range(3))
+        with bigmem.layer("sparse"):
+            self.products(key.curve, key.coefficients, operands.w, a, b, c)
         key.drop(key.coefficients)
-        sum_h = msm("msm H", 1, key.h1, h)
-        del h
-        return Sums(
-            h=sum_h,
-            a=msm("msm A", 1, key.a1, w),
-            b1=msm("msm B1", 1, key.b1, w),
-            b2=msm("msm B2", 2, key.b2, w),
-            c=msm("msm C", 1, key.c1, w[key.public + 1 :]),
-        )
+        qap.quotient_values(key.curve, a, b, c, a, backend=self)
+        return a
+
+
+def _empty(shape: tuple[int, ...], allocator: bigmem.Allocator | None) -> Bytes:
+    return bigmem.empty(shape, dtype=np.uint8, allocator=allocator)

@@ -34,7 +34,7 @@ def add_proving_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--device-memory",
-        type=_size,
+        type=size,
         metavar="LIMIT",
         help="GPU memory to use at most, for example 4GiB; a key that does not fit is streamed "
         "(default: nearly all that is free)",
@@ -60,7 +60,8 @@ def number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
+    """A parser of numbers of bytes such as 4GiB, for argparse."""
     from bigmem import BigmemError
     from bigmem.sizes import parse_size
 
@@ -122,8 +123,8 @@ def notify(line: str) -> None:
     Console(stderr=True).print(line, style="dim", markup=False, highlight=False)
 
 
-def allocator_named(name: str | None) -> "bigmem.Allocator":
-    """The allocator of a name, or the process default.
+def allocator_named(name: str | None, option: str = "--allocator") -> "bigmem.Allocator":
+    """The allocator of a name that ``option`` gave, or the process default.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def allocator_named(name: str | None) -> "bigmem.Allocator":
     from bigmem.cli import _allocator
 
     try:
-        return _allocator.allocator_named(name)
+        return _allocator.allocator_named(name, option)
     except bigmem.BigmemError as error:
         raise UsageError(str(error)) from error
 

@@ -24,6 +24,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="GPUs to use, from 0, with a worker for each: 0,1 for two; 0,0 for two on one",
     )
+    parser.add_argument(
+        "--assignments-allocator",
+        metavar="NAME",
+        help="where the circuits' assignments come from, unless from --allocator too",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("normal", "seed"),
+        default="normal",
+        help="seed: make the vectors a, b and c of each circuit ahead, in host memory "
+        "(default: normal, inside the proof)",
+    )
+    parser.add_argument(
+        "--ahead",
+        type=_options.size,
+        metavar="BYTES",
+        help="memory for assignments, for example 4GiB: the synthesis of further circuits waits "
+        "while those in work take it (default: enough for one more than are proved at a time)",
+    )
     parser.add_argument("witnesses", metavar="WITNESS.wtns", nargs="+")
     parser.add_argument(
         "--repeat",
@@ -44,7 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     from prover.pipeline.batch import Batch, write_figures
 
     _options.keep_out_of_core_dumps()
-    allocator = _options.allocator_named(arguments.allocator)
+    vectors = _options.allocator_named(arguments.allocator)
+    assignments = vectors
+    if arguments.assignments_allocator is not None:
+        assignments = _options.allocator_named(
+            arguments.assignments_allocator, "--assignments-allocator"
+        )
     key = ProvingKey.open(arguments.key)
     batch = Batch(
         key,
@@ -52,7 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         backends=_options.backends_for(
             key, arguments, proofs=len(arguments.witnesses) * arguments.repeat
         ),
-        allocator=allocator,
+        vectors=vectors,
+        assignments=assignments,
+        mode=arguments.mode,
+        ahead=arguments.ahead,
         repeat=arguments.repeat,
         folder=arguments.out,
         threads=arguments.threads,
@@ -64,7 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
         figures = batch.run(advance)
     if arguments.json is not None:
         name = arguments.allocator or bigmem.get_allocator().name
-        figures = {"allocator": name, "threads": arguments.threads, **figures}
+        figures = {
+            "allocator": name,
+            "assignments_allocator": arguments.assignments_allocator or name,
+            "mode": arguments.mode,
+            "threads": arguments.threads,
+            **figures,
+        }
         write_figures(figures, arguments.json, batch.inputs)
     print(
         f"{len(batch)} proofs, each checked, in {figures['wall_s']:.3f} s: "

@@ -1,28 +1,26 @@
-"""Many proofs of one circuit in one process, on one allocator, measured."""
+"""Many proofs of one circuit in one process: files in, files out, measured."""
 
 import json
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import bigmem
 from prover import groth16
-from prover.backends.base import Backend
+from prover.backends.base import PHASES, Backend
 from prover.formats import proof_json
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.outputs import whole_files
 from prover.pipeline import single
+from prover.pipeline.engine import Engine, Mode
 from prover.pipeline.usage import Meter
 
 
 @dataclass(frozen=True)
 class Made:
-    """One proof of a batch: the files it became, and seconds in all and by innermost layer."""
+    """One proof of a batch: the files it became, and seconds in all and by stage."""
 
     witness: str
     proof: str
@@ -43,10 +41,8 @@ class Batch:
     folder
         Where ``NUMBER-WITNESS.proof.json`` and ``NUMBER-WITNESS.public.json`` go; it must exist
         when `run` is called.
-    allocator
-        Every vector of every proof comes from it.
-    threads
-        For the check of the key; 0 for every core.
+    vectors, assignments, mode, ahead, threads
+        As in `Engine`.
 
     Attributes
     ----------
@@ -68,23 +64,34 @@ class Batch:
         witnesses: Sequence[str],
         *,
         backends: Sequence[Backend],
-        allocator: bigmem.Allocator,
+        vectors: bigmem.Allocator,
+        assignments: bigmem.Allocator,
         repeat: int,
         folder: Path,
+        mode: Mode = "normal",
+        ahead: int | None = None,
         threads: int = 0,
     ) -> None:
         start = time.perf_counter()
         # Not kept open: each would hold a file descriptor, of which a process has few.
         for path in witnesses:
             groth16.match(key, Witness.open(path))
-        key.check(threads=threads)
+        self._engine = Engine(
+            key,
+            backends=backends,
+            vectors=vectors,
+            assignments=assignments,
+            mode=mode,
+            ahead=ahead,
+            threads=threads,
+        )
         self._key_check_s = time.perf_counter() - start
         self._key = key
         self._witnesses = witnesses
         self._repeat = repeat
         self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
         self.backends = backends
-        self._allocator = allocator
+        self._allocators = {"vectors": vectors, "assignments": assignments}
         self._folder = folder
 
     def __len__(self) -> int:
@@ -96,7 +103,7 @@ class Batch:
         Returns
         -------
         The figures as a JSON object: `prover.pipeline.usage.Usage`, the tree of
-        `bigmem.layers` and the seconds of its innermost ones by name, the allocator's statistics,
+        `bigmem.layers` and the seconds of its stages by name, the statistics of the allocators,
         and the `Made` of each proof.
 
         Raises
@@ -105,10 +112,24 @@ class Batch:
             At the first witness that does not satisfy the circuit or file that cannot be written;
             proofs that others have begun are finished.
         """
-        meter = Meter(self._allocator)
-        with bigmem.record_layers() as recorded:
-            made = _Workers(self, advance).run()
-        layers = recorded().layers
+        made: dict[int, Made] = {}
+
+        def tell(number: int, layer: bigmem.LayerTimes) -> None:
+            proof, public = map(str, self._outputs(number))
+            made[number] = Made(
+                self._witness(number), proof, public, layer.wall_s, stages((layer,))
+            )
+            advance(made[number])
+
+        meter = Meter(*self._allocators.values())
+        with bigmem.record_layers() as recorded, bigmem.layer("batch"):
+            self._engine.run(
+                len(self),
+                lambda number: Witness.open(self._witness(number)),
+                lambda number, proved: write(proved, *self._outputs(number), self.inputs),
+                tell,
+            )
+        (layer,) = recorded().layers
         return {
             "curve": self._key.curve.name,
             "constraints": self._key.constraints,
@@ -119,66 +140,19 @@ class Batch:
             "proofs": len(made),
             "key_check_s": self._key_check_s,
             **asdict(meter.stop()),
-            "stages": _stages(layers),
-            "layers": [asdict(one) for one in layers],
-            "allocator_stats": asdict(self._allocator.stats()),
-            "each": [asdict(one) for one in made],
+            "stages": _total([one.stages for one in made.values()]),
+            "layers": [asdict(layer)],
+            "allocator_stats": asdict(meter.stats()),
+            "owners": {name: asdict(one.stats()) for name, one in self._allocators.items()},
+            "each": [asdict(made[number]) for number in sorted(made)],
         }
 
-    def make(self, number: int, backend: Backend) -> Made:
-        """Make proof ``number``, from 1 to the length of the batch."""
-        path = self._witnesses[(number - 1) % len(self._witnesses)]
-        stem = f"{number:0{len(str(len(self)))}d}-{Path(path).stem}"
-        proof = self._folder / f"{stem}.proof.json"
-        public = self._folder / f"{stem}.public.json"
-        with bigmem.record_layers() as recorded, bigmem.layer("proof"):
-            statement = single.prove(
-                self._key, Witness.open(path), backend=backend, allocator=self._allocator
-            )
-            write(statement, proof, public, self.inputs)
-        (layer,) = recorded().layers
-        return Made(path, str(proof), str(public), layer.wall_s, _stages(layer.layers))
+    def _witness(self, number: int) -> str:
+        return self._witnesses[(number - 1) % len(self._witnesses)]
 
-
-class _Workers:
-    """One thread a backend; each takes the next number when it has made a proof.
-
-    Threads, not processes: the native code and CUDA work without the interpreter's lock, and the
-    key is mapped once.
-    """
-
-    def __init__(self, batch: Batch, advance: Callable[[Made], None]) -> None:
-        self._batch = batch
-        self._advance = advance
-        self._numbers = iter(range(1, len(batch) + 1))
-        self._made: dict[int, Made] = {}
-        self._lock = threading.Lock()
-        self._stopped = False
-
-    def run(self) -> list[Made]:
-        """All proofs, in the order of their numbers."""
-        first, *others = self._batch.backends
-        with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
-            # A copy of the context: the layers of all threads belong to this batch.
-            tasks = [pool.submit(copy_context().run, self._work, backend) for backend in others]
-            self._work(first)  # on this thread, which Ctrl-C interrupts
-        for task in tasks:
-            task.result()
-        return [self._made[number] for number in sorted(self._made)]
-
-    def _work(self, backend: Backend) -> None:
-        try:
-            while (number := self._next()) is not None:
-                made = self._batch.make(number, backend)
-                with self._lock:
-                    self._made[number] = made
-                    self._advance(made)
-        finally:
-            self._stopped = True
-
-    def _next(self) -> int | None:
-        with self._lock:
-            return None if self._stopped else next(self._numbers, None)
+    def _outputs(self, number: int) -> tuple[Path, Path]:
+        stem = f"{number:0{len(str(len(self)))}d}-{Path(self._witness(number)).stem}"
+        return self._folder / f"{stem}.proof.json", self._folder / f"{stem}.public.json"
 
 
 @bigmem.layer("write")
@@ -207,10 +181,18 @@ def write_figures(figures: dict[str, object], path: Path, inputs: Collection[Pat
         file.write((json.dumps(figures, indent=1) + "\n").encode())
 
 
-def _stages(layers: Sequence[bigmem.LayerTimes]) -> dict[str, float]:
-    seconds: dict[str, float] = {}
+def stages(layers: Sequence[bigmem.LayerTimes]) -> dict[str, float]:
+    """Seconds of the innermost layers by name, the phases of a sum taken together."""
+    parts = []
     for layer in layers:
-        parts = _stages(layer.layers) if layer.layers else {layer.name: layer.wall_s}
-        for name, part in parts.items():
-            seconds[name] = seconds.get(name, 0.0) + part
-    return seconds
+        inside = [one for one in layer.layers if one.name not in PHASES]
+        parts.append(stages(inside) if inside else {layer.name: layer.wall_s})
+    return _total(parts)
+
+
+def _total(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, seconds in part.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total

@@ -48,16 +48,26 @@ def prove(
     MismatchedFiles
     """
     proof = groth16.prove(key, witness, backend=backend, allocator=allocator, r=r, s=s)
-    public = groth16.public_signals(key, witness)
+    public = groth16.public_signals(key, witness.values)
     if check:
-        with bigmem.layer("check"):
-            valid = _verify(key, public, proof)
-        if not valid:
-            raise UnsatisfiedCircuit(
-                f"{witness.path}: does not satisfy the circuit of {key.path}; make the witness "
-                "again, with this circuit's own witness calculator"
-            )
+        check_proof(key, proof, public, witness.path)
     return Statement(proof, public)
+
+
+@bigmem.layer("check")
+def check_proof(key: ProvingKey, proof: Proof, public: list[int], path: str) -> None:
+    """Check the proof of the witness in ``path`` against the key's verification key.
+
+    Raises
+    ------
+    UnsatisfiedCircuit, MalformedFile
+        See `prove`.
+    """
+    if not _verify(key, public, proof):
+        raise UnsatisfiedCircuit(
+            f"{path}: does not satisfy the circuit of {key.path}; make the witness "
+            "again, with this circuit's own witness calculator"
+        )
 
 
 def _verify(key: ProvingKey, public: list[int], proof: Proof) -> bool:

@@ -39,19 +39,23 @@ class Usage:
 
 
 class Meter:
-    """Measures from its construction to `stop`, over one allocator."""
+    """Measures from its construction to `stop`, over some allocators."""
 
-    def __init__(self, allocator: bigmem.Allocator) -> None:
-        self._allocator = allocator
-        self._stats = allocator.stats()
+    def __init__(self, *allocators: bigmem.Allocator) -> None:
+        self._allocators = list({id(one): one for one in allocators}.values())
+        self._stats = self.stats()
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._start = time.perf_counter()
+
+    def stats(self) -> bigmem.AllocatorStats:
+        """What the allocators hold and have done, together."""
+        return sum((one.stats() for one in self._allocators), bigmem.AllocatorStats())
 
     def stop(self) -> Usage:
         """The stretch since construction; may be called again for a longer one."""
         wall = time.perf_counter() - self._start
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        stats = self._allocator.stats()
+        stats = self.stats()
         mapped = stats.allocate_seconds - self._stats.allocate_seconds
         released = stats.release_seconds - self._stats.release_seconds
         reclaimed = stats.reclaim_seconds - self._stats.reclaim_seconds

@@ -17,6 +17,7 @@ from prover.formats.r1cs import R1cs
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove
+from prover.pipeline.batch import stages
 from prover.setup import Trapdoor, domain_size, write_key
 
 
@@ -125,14 +126,14 @@ def test_keys_make_room_for_each_other(large, make_device, make_backend):
     assert device.peak <= device.limit
 
 
-def test_layers_are_those_of_the_cpu_backend(large, device, make_backend):
+def test_stages_are_those_of_the_cpu_backend(large, device, make_backend):
     names = []
     for backend in (get_backend("cpu"), make_backend(device)):
         with bigmem.record_layers() as recorded:
             bytes_of(*large, backend)
-        (proving,) = recorded().layers
-        names.append([layer.name for layer in proving.layers])
+        names.append(list(stages(recorded().layers)))
     assert names[0] == names[1]
+    assert list(backend.device_seconds()) == [name for name in names[1] if name != "assembly"]
 
 
 def test_two_vectors_do_where_three_do_not_fit(large, device, make_device, make_backend):
@@ -147,7 +148,7 @@ def test_two_vectors_do_where_three_do_not_fit(large, device, make_device, make_
     proof = backend._quotient_values_in_two(key, device.upload(witness.values))
     roomy = make_device()
     other = make_backend(roomy)
-    again = other._quotient_values(key, roomy.upload(witness.values), 1 << 40)
+    again = other._quotient_values_of(key, roomy.upload(witness.values), 1 << 40)
     assert np.array_equal(proof, again)
     assert device.peak <= device.limit < vectors + matrices.nbytes + key.domain * 32
     assert bytes_of(key, witness, other) == expected

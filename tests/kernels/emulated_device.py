@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -72,6 +73,12 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         pass
+
+    def record(self) -> float:
+        return time.monotonic()
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
 
     @contextmanager
     def beside(self) -> Iterator[None]:

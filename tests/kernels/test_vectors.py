@@ -101,6 +101,11 @@ def test_sparse_product(arithmetic, model, in_order, count, threads, rng, to_row
     _cpu.sparse_product(model.name, unaligned(data), unaligned(to_rows(witness, 32)), a, b, threads)
     for out, sums in zip((a, b), expected, strict=True):
         assert model.standard("scalar", out) == [v % model.r for v in sums]
+    again = [unaligned(np.full((constraints, 32), 0x5A, np.uint8)) for _ in range(3)]
+    _cpu.sparse_abc(model.name, unaligned(data), unaligned(to_rows(witness, 32)), *again, threads)
+    assert np.array_equal(again[:2], [a, b])
+    products = [v * w % model.r for v, w in zip(*expected, strict=True)]
+    assert model.standard("scalar", again[2]) == products
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -112,8 +117,10 @@ def test_pointwise_operations(arithmetic, model, n, threads, rng, to_integers, u
     _cpu.multiply(model.name, x, y, out, threads)
     products = [u * v % model.r for u, v in zip(a, b, strict=True)]
     assert model.standard("scalar", out) == products
-    _cpu.quotient(model.name, x, y, z, threads)
-    assert to_integers(x) == [(p - w) % model.r for p, w in zip(products, c, strict=True)]
+    _cpu.quotient(model.name, x, y, z, out, threads)
+    assert model.standard("scalar", x) == [u % model.r for u in a]
+    assert np.array_equal(z, unaligned(model.montgomery("scalar", c)))
+    assert to_integers(out) == [(p - w) % model.r for p, w in zip(products, c, strict=True)]
     _cpu.multiply(model.name, y, y, y, threads)
     assert model.standard("scalar", y) == [v * v % model.r for v in b]
 
@@ -159,7 +166,14 @@ def zeros(*shape: int) -> np.ndarray:
         (lambda: _cpu.odd_coset("bn128", zeros(0, 32)), "power of two"),
         (lambda: _cpu.odd_coset("secp256k1", zeros(2, 32)), "secp256k1"),
         (lambda: _cpu.odd_coset("bn128", zeros(2, 32), -1), "threads"),
-        (lambda: _cpu.quotient("bn128", zeros(2, 32), zeros(2, 32), zeros(1, 32)), "c: .*2, 32"),
+        (lambda: _cpu.quotient("bn128", *[zeros(2, 32)] * 2, *[zeros(1, 32)] * 2), "c: .*2, 32"),
+        (lambda: _cpu.quotient("bn128", *[zeros(2, 32)] * 3, zeros(1, 32)), "out: .*2, 32"),
+        (
+            lambda: _cpu.sparse_abc(
+                "bn128", zeros(1, 44), zeros(1, 32), *[zeros(1, 32)] * 2, zeros(2, 32)
+            ),
+            "c: .*1, 32",
+        ),
         (
             lambda: _cpu.sparse_product(
                 "bn128", zeros(1, 43), zeros(1, 32), zeros(1, 32), zeros(1, 32)

@@ -6,6 +6,12 @@ import resource
 import pytest
 
 
+def tree(layer):
+    """The names of a layer and of those inside; of those without any, the name alone."""
+    inside = [tree(one) for one in layer["layers"]]
+    return (layer["name"], inside) if inside else layer["name"]
+
+
 def test_batch(circuit, cli, folder, tmp_path):
     figures_path = tmp_path / "figures.json"
     outcome = cli(
@@ -30,21 +36,37 @@ def test_batch(circuit, cli, folder, tmp_path):
     assert figures["domain"] >= figures["constraints"] > 0
     assert figures["wall_s"] >= sum(one["wall_s"] for one in figures["each"]) > 0
     assert sum(figures["stages"].values()) <= figures["wall_s"]
-    assert {"sparse", "ntt", "msm H", "check"} <= set(figures["stages"])
-    (proof,) = figures["layers"]
-    prove, check, write = proof["layers"]
-    assert [one["name"] for one in (proof, prove, check, write)] == [
-        "proof", "prove", "check", "write",
+    assert set(figures["stages"]) == {
+        "sparse", "ntt", "msm H", "msm A", "msm B1", "msm B2", "msm C", "assembly", "check",
+        "write", "before release", "release",
+    }  # fmt: skip
+    (batch,) = figures["layers"]
+    assert batch["name"] == "batch"
+    ahead, worker = sorted(batch["layers"], key=lambda one: one["name"])
+    assert tree(ahead) == ("ahead", ["wait", ("synthesis", ["witness"])])
+    wait, circuit, advance = worker["layers"]
+    assert [one["name"] for one in (wait, circuit, advance)] == ["wait", "circuit", "advance"]
+    proof, *end = circuit["layers"]
+    assert [one["name"] for one in end] == ["before release", "release"]
+    prove, epilogue = proof["layers"]
+    assert tree(epilogue) == ("epilogue", ["check", "write"])
+    sums, assembly = prove["layers"]
+    assert tree(assembly) == ("epilogue", ["assembly"])
+    assert [one["name"] for one in sums["layers"]] == [
+        "NTT/MSM-H", "msm A", "msm B1", "B in G2", "msm C",
     ]  # fmt: skip
-    innermost = [*prove["layers"], check, write]
-    assert figures["stages"] == {one["name"]: one["wall_s"] for one in innermost}
-    assert all(one["calls"] == 6 for one in (proof, prove, *innermost))
-    assert proof["wall_s"] == pytest.approx(sum(one["wall_s"] for one in figures["each"]))
+    phases = ["split vectors", "prep MSM", "batch addition", "tail MSMs"]
+    assert tree(sums["layers"][0]) == ("NTT/MSM-H", ["sparse", "ntt", ("msm H", phases)])
+    assert tree(sums["layers"][3]) == ("B in G2", [("msm B2", phases)])
+    assert all(one["calls"] == 6 for one in (circuit, advance, proof, prove, sums, epilogue))
+    assert wait["calls"] == 7
+    assert circuit["wall_s"] == pytest.approx(sum(one["wall_s"] for one in figures["each"]))
     for name, seconds in figures["stages"].items():
         assert seconds == pytest.approx(sum(one["stages"][name] for one in figures["each"]))
     assert figures["peak_rss_bytes"] > 1 << 20
     stats = figures["allocator_stats"]
-    assert stats["allocations"] == stats["releases"] == 6 * 9
+    assert stats["allocations"] == 6 * 9 + 2  # and the key's masks
+    assert stats["releases"] == 6 * 9
     assert stats["warm_hits"] > 0  # the second proof finds the first one's memory
 
 

@@ -23,11 +23,11 @@ class Meeting(CpuBackend):
         self.barrier = barrier
         self.proofs = 0
 
-    def sums(self, key, witness, allocator=None):
+    def sums_of(self, key, operands, allocator=None):
         self.proofs += 1
         if self.proofs == 1:
             self.barrier.wait(timeout=60)
-        return super().sums(key, witness, allocator)
+        return super().sums_of(key, operands, allocator)
 
 
 @pytest.fixture
@@ -43,7 +43,8 @@ def batch_of(multiplier, folder, workers):
             ProvingKey.open(multiplier.key),
             [str(path) for path in witnesses],
             backends=workers,
-            allocator=bigmem.get_allocator(),
+            vectors=bigmem.get_allocator(),
+            assignments=bigmem.get_allocator(),
             repeat=repeat,
             folder=folder,
         )
@@ -58,9 +59,11 @@ def test_workers_prove_at_the_same_time(multiplier, batch_of, workers, cli, fold
     assert sum(worker.proofs for worker in workers) == len(told) == figures["proofs"] == 7
     assert min(worker.proofs for worker in workers) >= 1
     assert [one["proof"] for one in figures["each"]] == sorted(made.proof for made in told)
-    (proof,) = figures["layers"]
-    assert proof["calls"] == 7
-    assert proof["wall_s"] == pytest.approx(sum(one["wall_s"] for one in figures["each"]))
+    (batch,) = figures["layers"]
+    (worker,) = (one for one in batch["layers"] if one["name"] == "worker")
+    (circuit,) = (one for one in worker["layers"] if one["name"] == "circuit")
+    assert (worker["calls"], circuit["calls"]) == (2, 7)
+    assert circuit["wall_s"] == pytest.approx(sum(one["wall_s"] for one in figures["each"]))
     key = multiplier.folder / "verification_key.json"
     for one in figures["each"]:
         assert cli("verify", key, one["public"], one["proof"]).code == 0

@@ -28,6 +28,11 @@ def sparse_product(
     must have been validated.
     """
 
+def sparse_abc(
+    curve: str, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes, c: Bytes, threads: int = 0
+) -> None:
+    """`sparse_product`, and c <- their pointwise Montgomery product, in one pass."""
+
 def multiply(curve: str, x: Bytes, y: Bytes, out: Bytes, threads: int = 0) -> None:
     """Pointwise Montgomery product; ``out`` may be ``x`` or ``y``."""
 
@@ -37,8 +42,8 @@ def odd_coset(curve: str, x: Bytes, threads: int = 0) -> None:
     x <- NTT(omega_2N^i . iNTT(x)_i), natural order in and out, N = len(x) a power of two.
     """
 
-def quotient(curve: str, a: Bytes, b: Bytes, c: Bytes, threads: int = 0) -> None:
-    """Replace a by a . b - c pointwise, out of Montgomery form (ready to be scalars of an MSM)."""
+def quotient(curve: str, a: Bytes, b: Bytes, c: Bytes, out: Bytes, threads: int = 0) -> None:
+    """Store a . b - c pointwise, in standard form, in ``out``, which may be a."""
 
 def find_not_below_order(curve: str, x: Bytes, threads: int = 0) -> int:
     """First row that is not below the scalar field's order, or -1."""
@@ -51,6 +56,37 @@ def msm(
     curve: str, group: int, points: Bytes, scalars: Bytes, workspace: Bytes, threads: int = 0
 ) -> Bytes:
     """Sum of scalars (standard form) times affine points, as one affine row."""
+
+class PointSum:
+    """The sum that ``msm`` makes, phase by phase: each is called once, in this order.
+
+    Parameters
+    ----------
+    finite
+        Shape (n, 1), 0 for points that are infinity, which are then left out from the start.
+    """
+
+    def __init__(
+        self,
+        curve: str,
+        group: int,
+        points: Bytes,
+        scalars: Bytes,
+        workspace: Bytes,
+        finite: Bytes | None = None,
+        threads: int = 0,
+    ) -> None: ...
+    def split(self) -> None:
+        """Split the scalars into zeros, ones (1 and -1) and dense ones."""
+
+    def prepare(self) -> None:
+        """Cut the dense scalars into digits."""
+
+    def add_ones(self) -> None:
+        """Add up the points of the ones."""
+
+    def add_dense(self) -> Bytes:
+        """Add up the points of the dense scalars; the sum of all, as one affine row."""
 
 def add(curve: str, group: int, p: Bytes, q: Bytes) -> Bytes: ...
 def negate(curve: str, group: int, p: Bytes) -> Bytes: ...

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from prover.backends.base import Bytes
+import bigmem
+from prover.backends.base import PHASES, Bytes, Mask
 from prover.backends.cpu import _cpu
 from prover.backends.host import HostBackend
 from prover.curves import SCALAR_BYTES, Curve
@@ -24,33 +25,45 @@ class CpuBackend(HostBackend):
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads
 
-    def sparse_product(
-        self, curve: Curve, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes
+    def products(
+        self, curve: Curve, coefficients: Bytes, witness: Bytes, a: Bytes, b: Bytes, c: Bytes
     ) -> None:
         """See `HostBackend`; the indices must have been validated."""
-        _cpu.sparse_product(curve.name, coefficients, witness, a, b, self.threads)
-
-    def multiply(self, curve: Curve, x: Bytes, y: Bytes, out: Bytes) -> None:
-        """See `HostBackend`."""
-        _cpu.multiply(curve.name, x, y, out, self.threads)
+        _cpu.sparse_abc(curve.name, coefficients, witness, a, b, c, self.threads)
 
     def odd_coset(self, curve: Curve, x: Bytes) -> None:
         """See `HostBackend`."""
         _cpu.odd_coset(curve.name, x, self.threads)
 
-    def quotient(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> None:
+    def quotient(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes, out: Bytes) -> None:
         """See `HostBackend`."""
-        _cpu.quotient(curve.name, a, b, c, self.threads)
+        _cpu.quotient(curve.name, a, b, c, out, self.threads)
 
     def msm_workspace(self, curve: Curve, group: int, n: int) -> int:
         """See `HostBackend`."""
         return _cpu.msm_workspace(curve.name, group, n, self.threads)
 
     def msm(
-        self, curve: Curve, group: int, points: Bytes, scalars: Bytes, workspace: Bytes
+        self,
+        curve: Curve,
+        group: int,
+        points: Bytes,
+        scalars: Bytes,
+        workspace: Bytes,
+        finite: Mask | None = None,
     ) -> Bytes:
-        """See `HostBackend`."""
-        return _row(_cpu.msm(curve.name, group, points, scalars, workspace, self.threads))
+        """See `HostBackend`; its phases are layers."""
+        rows = None if finite is None else finite.view(np.uint8).reshape(-1, 1)
+        total = _cpu.PointSum(curve.name, group, points, scalars, workspace, rows, self.threads)
+        split, prep, ones, tail = PHASES
+        with bigmem.layer(split):
+            total.split()
+        with bigmem.layer(prep):
+            total.prepare()
+        with bigmem.layer(ones):
+            total.add_ones()
+        with bigmem.layer(tail):
+            return _row(total.add_dense())
 
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:
         """See `HostBackend`."""

@@ -20,7 +20,23 @@ void sparse_product(const std::string& curve, nb::handle coefficients, nb::handl
   out_b.expect_rows(n, scalar_bytes);
   const int workers = threads_of(threads);
   nb::gil_scoped_release release;
-  chosen.sparse_product(terms.data(), count, w.data(), out_a.data(), out_b.data(), n, workers);
+  chosen.sparse_product(terms.data(), count, w.data(), out_a.data(), out_b.data(), nullptr, n,
+                        workers);
+}
+
+void sparse_abc(const std::string& curve, nb::handle coefficients, nb::handle witness, nb::handle a,
+                nb::handle b, nb::handle c, int threads) {
+  const Engine& chosen = engine(curve);
+  const Bytes terms(coefficients, "coefficients"), w(witness, "witness");
+  const Bytes out_a(a, "a", write), out_b(b, "b", write), out_c(c, "c", write);
+  const std::size_t count = terms.rows(term_bytes), n = out_a.rows(scalar_bytes);
+  w.rows(scalar_bytes);
+  out_b.expect_rows(n, scalar_bytes);
+  out_c.expect_rows(n, scalar_bytes);
+  const int workers = threads_of(threads);
+  nb::gil_scoped_release release;
+  chosen.sparse_product(terms.data(), count, w.data(), out_a.data(), out_b.data(), out_c.data(), n,
+                        workers);
 }
 
 void multiply(const std::string& curve, nb::handle x, nb::handle y, nb::handle out, int threads) {
@@ -49,15 +65,17 @@ void odd_coset(const std::string& curve, nb::handle x, int threads) {
   chosen.odd_coset(values.data(), log, workers);
 }
 
-void quotient(const std::string& curve, nb::handle a, nb::handle b, nb::handle c, int threads) {
+void quotient(const std::string& curve, nb::handle a, nb::handle b, nb::handle c, nb::handle out,
+              int threads) {
   const Engine& chosen = engine(curve);
-  const Bytes left(a, "a", write), right(b, "b"), product(c, "c");
+  const Bytes left(a, "a"), right(b, "b"), product(c, "c"), values(out, "out", write);
   const std::size_t n = left.rows(scalar_bytes);
   right.expect_rows(n, scalar_bytes);
   product.expect_rows(n, scalar_bytes);
+  values.expect_rows(n, scalar_bytes);
   const int workers = threads_of(threads);
   nb::gil_scoped_release release;
-  chosen.quotient(left.data(), right.data(), product.data(), n, workers);
+  chosen.quotient(left.data(), right.data(), product.data(), values.data(), n, workers);
 }
 
 std::ptrdiff_t find_not_below_order(const std::string& curve, nb::handle x, int threads) {
@@ -90,9 +108,11 @@ void convert(const std::string& curve, const std::string& field, nb::handle x, n
 void bind_vectors(nb::module_& m) {
   m.def("sparse_product", sparse_product, "curve"_a, "coefficients"_a, "witness"_a, "a"_a, "b"_a,
         "threads"_a = 0);
+  m.def("sparse_abc", sparse_abc, "curve"_a, "coefficients"_a, "witness"_a, "a"_a, "b"_a, "c"_a,
+        "threads"_a = 0);
   m.def("multiply", multiply, "curve"_a, "x"_a, "y"_a, "out"_a, "threads"_a = 0);
   m.def("odd_coset", odd_coset, "curve"_a, "x"_a, "threads"_a = 0);
-  m.def("quotient", quotient, "curve"_a, "a"_a, "b"_a, "c"_a, "threads"_a = 0);
+  m.def("quotient", quotient, "curve"_a, "a"_a, "b"_a, "c"_a, "out"_a, "threads"_a = 0);
   m.def("find_not_below_order", find_not_below_order, "curve"_a, "x"_a, "threads"_a = 0);
   m.def(
       "to_montgomery",

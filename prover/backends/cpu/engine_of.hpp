@@ -34,9 +34,9 @@ class EngineOf final : public Engine {
     return k;
   }
 
-  void sparse_product(const u8* terms, std::size_t count, const u8* witness, u8* a, u8* b,
+  void sparse_product(const u8* terms, std::size_t count, const u8* witness, u8* a, u8* b, u8* c,
                       std::size_t n, int threads) const override {
-    SparseProduct<Fr>(terms, count, witness, threads).run(a, b, n);
+    SparseProduct<Fr>(terms, count, witness, threads).run(a, b, c, n);
   }
 
   void multiply(const u8* x, const u8* y, u8* out, std::size_t n, int threads) const override {
@@ -51,11 +51,12 @@ class EngineOf final : public Engine {
     OddCoset<Fr>(x, log, threads).run();
   }
 
-  void quotient(u8* a, const u8* b, const u8* c, std::size_t n, int threads) const override {
+  void quotient(const u8* a, const u8* b, const u8* c, u8* out, std::size_t n,
+                int threads) const override {
     const Rows<Fr> left(a, n), right(b, n), product(c, n);
     parallel_ranges(threads, n, grain, [&](Range range, int) {
       for (std::size_t i = range.begin; i < range.end; ++i)
-        store(a + i * sizeof(Fr), (left[i] * right[i] - product[i]).to_integer());
+        store(out + i * sizeof(Fr), (left[i] * right[i] - product[i]).to_integer());
     });
   }
 
@@ -69,10 +70,10 @@ class EngineOf final : public Engine {
     return with_field(group, [&](auto f) { return msm_of(f, n, threads).workspace_bytes(); });
   }
 
-  void msm(Group group, const u8* points, const u8* scalars, std::size_t n, u8* workspace,
-           std::size_t bytes, u8* out, int threads) const override {
-    with_field(group, [&](auto f) {
-      store(out, msm_of(f, n, threads).run(points, scalars, workspace, bytes));
+  std::unique_ptr<PointSum> point_sum(Group group, const PointSum::Operands& given,
+                                      int threads) const override {
+    return with_field(group, [&](auto f) -> std::unique_ptr<PointSum> {
+      return std::make_unique<Msm<decltype(f), Fr>>(given, threads);
     });
   }
 

@@ -27,7 +27,8 @@ class Rows {
  public:
   Rows(const u8* data, std::size_t size) : data_(data), size_(size) {}
   std::size_t size() const { return size_; }
-  T operator[](std::size_t i) const { return load<T>(data_ + i * sizeof(T)); }
+  const u8* at(std::size_t i) const { return data_ + i * sizeof(T); }
+  T operator[](std::size_t i) const { return load<T>(at(i)); }
 
  private:
   const u8* data_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "buckets.hpp"
+#include "engine.hpp"
 #include "threads.hpp"
 
 namespace prover {
@@ -12,11 +13,13 @@ namespace prover {
 // Scalars 0 are dropped, scalars 1 and -1 only added up, the others (the dense ones) cut into
 // windows. A task adds one window of one part of the dense scalars into buckets.
 template <class F, class Fr>
-class Msm {
+class Msm final : public PointSum {
  public:
   using Scalar = typename Fr::Integer;
 
+  // For workspace_bytes() alone
   Msm(std::size_t n, int threads) : n_(n), threads_(threads) {}
+  Msm(const Operands& given, int threads) : n_(given.n), threads_(threads), given_(given) {}
 
   // Bytes for the worst case, in which every scalar is dense
   std::size_t workspace_bytes() const {
@@ -25,32 +28,50 @@ class Msm {
     return counted.used() + Workspace::alignment;
   }
 
-  // Wants workspace_bytes()
-  Affine<F> run(const u8* points, const u8* scalars, u8* workspace, std::size_t bytes) const {
-    Workspace sorted_space(workspace, bytes);
-    const Sorted sorted = sort(Rows<Scalar>(scalars, n_), sorted_space);
-    const Plan plan = best_plan(sorted.dense, bytes - Workspace::alignment);
-    Workspace space(workspace, bytes);
-    Layout layout = lay_out(space, plan, sorted.dense);
-    write_digits(Rows<Scalar>(scalars, n_), sorted, plan, layout.digits);
-    const auto sums = add_buckets(Rows<Affine<F>>(points, n_), sorted, plan, layout);
-    return combine(sums, sorted, plan).to_affine();
+  void split() override {
+    Workspace space(given_.workspace, given_.bytes);
+    sorted_ = sort(space);
+  }
+
+  void prepare() override {
+    plan_ = best_plan(sorted_.dense, given_.bytes - Workspace::alignment);
+    Workspace space(given_.workspace, given_.bytes);
+    layout_ = lay_out(space, plan_, sorted_.dense);
+    write_digits();
+  }
+
+  void add_ones() override {
+    sums_of_ones_.resize(sorted_.ones > 0 ? threads_ : 0);
+    parallel_for(threads_, sums_of_ones_.size(), [&](std::size_t task, int thread) {
+      const Range range = part(sorted_.ones, task, sums_of_ones_.size());
+      sums_of_ones_[task] = sum_of_ones(range, layout_.buckets[thread]);
+    });
+  }
+
+  void add_dense(u8* out) override {
+    const std::size_t parts = plan_.parts;
+    sums_.resize(sorted_.dense > 0 ? plan_.windows.count * parts : 0);
+    parallel_for(threads_, sums_.size(), [&](std::size_t task, int thread) {
+      const std::int16_t* digits = layout_.digits + task / parts * sorted_.dense;
+      const Range range = part(sorted_.dense, task % parts, parts);
+      sums_[task] = window_sum(digits, range, layout_.buckets[thread]);
+    });
+    store(out, combine().to_affine());
   }
 
  private:
   struct Plan {
-    Windows<Fr> windows;
-    std::size_t parts;
+    Windows<Fr> windows = Windows<Fr>::of_width(2);
+    std::size_t parts = 1;
   };
   struct Layout {
-    u32* order;            // n: indices of dense scalars in front, of ones at the back
-    std::int16_t* digits;  // a row of digits a window
+    u32* order = nullptr;            // n: indices of dense scalars in front, of ones at the back
+    std::int16_t* digits = nullptr;  // a row of digits a window
     std::vector<Buckets<F>> buckets;
   };
   struct Sorted {
-    const u32* order;
-    std::size_t dense, ones, n;
-    const u32* ones_begin() const { return order + (n - ones); }
+    const u32* order = nullptr;
+    std::size_t dense = 0, ones = 0;
   };
 
   static constexpr int max_width = 15;  // digits are 16-bit
@@ -67,7 +88,7 @@ class Msm {
   // The plan of the least estimated time (in field multiplications on the busiest thread) that fits
   Plan best_plan(std::size_t dense, std::size_t bytes) const {
     constexpr double per_addition = 7, per_bucket = 24;
-    Plan best{Windows<Fr>::of_width(2), 1};
+    Plan best;
     double least = -1;
     for (int width = 2; width <= max_width; ++width) {
       const auto windows = Windows<Fr>::of_width(width);
@@ -86,12 +107,14 @@ class Msm {
     return best;
   }
 
-  Sorted sort(const Rows<Scalar>& scalars, Workspace& space) const {
+  Sorted sort(Workspace& space) const {
+    const Rows<Scalar> scalars(given_.scalars, n_);
     u32* order = space.take<u32>(n_);
     Scalar one{};
     one.v[0] = 1;
     std::size_t dense = 0, ones = 0;
     for (std::size_t i = 0; i < n_; ++i) {
+      if (given_.finite != nullptr && given_.finite[i] == 0) continue;
       Scalar scalar = scalars[i];
       if (scalar.is_zero()) continue;
       const u32 sign = make_small<Fr>(scalar) ? sign_bit : 0;
@@ -100,65 +123,45 @@ class Msm {
       else
         order[dense++] = u32(i);
     }
-    return {order, dense, ones, n_};
+    return {order, dense, ones};
   }
 
-  void write_digits(const Rows<Scalar>& scalars, const Sorted& sorted, const Plan& plan,
-                    std::int16_t* digits) const {
-    parallel_ranges(threads_, sorted.dense, 1024, [&](Range range, int) {
+  void write_digits() const {
+    const Rows<Scalar> scalars(given_.scalars, n_);
+    const std::size_t dense = sorted_.dense;
+    parallel_ranges(threads_, dense, 1024, [&](Range range, int) {
       for (std::size_t i = range.begin; i < range.end; ++i) {
-        Scalar scalar = scalars[sorted.order[i]];
+        Scalar scalar = scalars[sorted_.order[i]];
         const bool negative = make_small<Fr>(scalar);
-        recode<Fr>(scalar, plan.windows, [&](int window, int digit) {
-          digits[window * sorted.dense + i] = std::int16_t(negative ? -digit : digit);
+        recode<Fr>(scalar, plan_.windows, [&](int window, int digit) {
+          layout_.digits[window * dense + i] = std::int16_t(negative ? -digit : digit);
         });
       }
     });
-  }
-
-  // The sums of all tasks: part after part of a window, window after window, then those of the ones
-  std::vector<Xyzz<F>> add_buckets(const Rows<Affine<F>>& points, const Sorted& sorted,
-                                   const Plan& plan, Layout& layout) const {
-    const std::size_t parts = plan.parts;
-    const std::size_t window_tasks = sorted.dense > 0 ? plan.windows.count * parts : 0;
-    const std::size_t one_tasks = sorted.ones > 0 ? threads_ : 0;
-    std::vector<Xyzz<F>> sums(window_tasks + one_tasks);
-    parallel_for(threads_, sums.size(), [&](std::size_t task, int thread) {
-      Buckets<F>& buckets = layout.buckets[thread];
-      if (task < window_tasks) {
-        const std::int16_t* digits = layout.digits + task / parts * sorted.dense;
-        const Range range = part(sorted.dense, task % parts, parts);
-        sums[task] = window_sum(points, sorted.order, digits, range, plan, buckets);
-      } else {
-        const Range range = part(sorted.ones, task - window_tasks, one_tasks);
-        sums[task] = sum_of_ones(points, sorted.ones_begin(), range, plan, buckets);
-      }
-    });
-    return sums;
   }
 
   static Range part(std::size_t n, std::size_t i, std::size_t parts) {
     return {n * i / parts, n * (i + 1) / parts};
   }
 
-  static Xyzz<F> window_sum(const Rows<Affine<F>>& points, const u32* order,
-                            const std::int16_t* digits, Range range, const Plan& plan,
-                            Buckets<F>& buckets) {
-    buckets.reset(plan.windows.buckets());
+  Xyzz<F> window_sum(const std::int16_t* digits, Range range, Buckets<F>& buckets) const {
+    const Rows<Affine<F>> points(given_.points, n_);
+    buckets.reset(plan_.windows.buckets());
     for (std::size_t i = range.begin; i < range.end; ++i) {
       const int digit = digits[i];
       if (digit == 0) continue;
-      const Affine<F> p = points[order[i]];
+      const Affine<F> p = points[sorted_.order[i]];
       buckets.add(u32(std::abs(digit)) - 1, digit < 0 ? -p : p);
     }
     buckets.finish();
     return buckets.weighted();
   }
 
-  static Xyzz<F> sum_of_ones(const Rows<Affine<F>>& points, const u32* order, Range range,
-                             const Plan& plan, Buckets<F>& buckets) {
+  Xyzz<F> sum_of_ones(Range range, Buckets<F>& buckets) const {
+    const Rows<Affine<F>> points(given_.points, n_);
+    const u32* order = sorted_.order + (n_ - sorted_.ones);
     const std::size_t length = range.end - range.begin;
-    const u32 count = u32(std::clamp<std::size_t>(length / 8, 1, plan.windows.buckets()));
+    const u32 count = u32(std::clamp<std::size_t>(length / 8, 1, plan_.windows.buckets()));
     buckets.reset(count);
     for (std::size_t i = range.begin; i < range.end; ++i) {
       const Affine<F> p = points[order[i] & ~sign_bit];
@@ -169,23 +172,25 @@ class Msm {
   }
 
   // Horner's rule over the windows, from the highest down; then the ones
-  static Xyzz<F> combine(const std::vector<Xyzz<F>>& sums, const Sorted& sorted, const Plan& plan) {
+  Xyzz<F> combine() const {
     Xyzz<F> total = Xyzz<F>::infinity();
-    std::size_t task = 0;
-    if (sorted.dense > 0) {
-      task = plan.windows.count * plan.parts;
-      for (int window = plan.windows.count - 1; window >= 0; --window) {
-        const int width = plan.windows.begin(window + 1) - plan.windows.begin(window);
-        for (int i = 0; i < width; ++i) total = total.twice();
-        for (std::size_t i = 0; i < plan.parts; ++i) total = total + sums[window * plan.parts + i];
-      }
+    for (int window = sums_.empty() ? -1 : plan_.windows.count - 1; window >= 0; --window) {
+      const int width = plan_.windows.begin(window + 1) - plan_.windows.begin(window);
+      for (int i = 0; i < width; ++i) total = total.twice();
+      for (std::size_t i = 0; i < plan_.parts; ++i) total = total + sums_[window * plan_.parts + i];
     }
-    for (; task < sums.size(); ++task) total = total + sums[task];
+    for (const Xyzz<F>& sum : sums_of_ones_) total = total + sum;
     return total;
   }
 
   std::size_t n_;
   int threads_;
+  Operands given_{};
+  Sorted sorted_;
+  Plan plan_;
+  Layout layout_;
+  std::vector<Xyzz<F>> sums_;  // part after part of a window, window after window
+  std::vector<Xyzz<F>> sums_of_ones_;
 };
 
 }  // namespace prover

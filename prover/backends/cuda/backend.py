@@ -1,7 +1,8 @@
 """The CUDA backend: a proof whose vectors never leave the device."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,7 @@ import numpy as np
 
 import bigmem
 from bigmem.sizes import format_size
-from prover.backends.base import Backend, Bytes, Sums
+from prover.backends.base import Backend, Bytes, Operands, Sums
 from prover.backends.cpu.backend import CpuBackend
 from prover.backends.cuda.device import Array, Device
 from prover.backends.cuda.matrices import Matrices, compress
@@ -55,6 +56,7 @@ class CudaBackend(Backend):
         self._resident: Resident[Any] = Resident()
         self._on_host: WeakKeyDictionary[ProvingKey, Matrices] = WeakKeyDictionary()
         self._transforms: dict[str, Transform] = {}
+        self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def sums(
@@ -67,12 +69,25 @@ class CudaBackend(Backend):
         OutOfDeviceMemory
             If not even the vectors fit; the backend stays usable.
         """
-        with self._lock, self._device.use():
+        return self._sums_of(key, Operands(witness.values), witness.drop)
+
+    def sums_of(
+        self, key: ProvingKey, operands: Operands, allocator: bigmem.Allocator | None = None
+    ) -> Sums:
+        """See `Backend` and `sums`."""
+        return self._sums_of(key, operands, lambda: None)
+
+    def device_seconds(self) -> dict[str, float]:
+        """See `Backend`."""
+        return dict(self._seconds)
+
+    def _sums_of(self, key: ProvingKey, operands: Operands, drop: Callable[[], None]) -> Sums:
+        with bigmem.layer("sums"), self._lock, self._device.use():
             # If memory was lost to others or to gaps: once more, with nothing kept.
             for keeping in (True, False):
                 try:
                     self._device.prepare(key.curve)
-                    return self._sums(key, witness, self._room(key) if keeping else 0)
+                    return self._sums(key, operands, drop, self._room(key) if keeping else 0)
                 except MemoryError:
                     pass
                 self._give_back()
@@ -92,44 +107,80 @@ class CudaBackend(Backend):
 
     # The steps of a proof
 
-    def _sums(self, key: ProvingKey, witness: Witness, room: int) -> Sums:
-        with bigmem.layer("witness"):
-            w = self._device.upload(witness.values)
-            witness.drop()
-            self._device.synchronize()
-        h = self._quotient_values(key, w, room)
-        with bigmem.layer("msm H"):
-            sum_h = self._sum(key, "H", 1, key.h1, _Scalars(h), room)
-        del h
+    def _sums(
+        self, key: ProvingKey, operands: Operands, drop: Callable[[], None], room: int
+    ) -> Sums:
+        with self._stage("witness"):
+            w = self._device.upload(operands.w)
+            drop()
+        with bigmem.layer("NTT/MSM-H"):
+            h = self._quotient_values(key, operands, w, room)
+            with self._stage("msm H"):
+                sum_h = self._sum(key, "H", 1, key.h1, _Scalars(h), room)
+            del h
         scalars = _Scalars(w)
-        with bigmem.layer("msm A"):
+        with self._stage("msm A"):
             sum_a = self._sum(key, "A", 1, key.a1, scalars, room)
-        with bigmem.layer("msm B1"):
+        with self._stage("msm B1"):
             sum_b1 = self._sum(key, "B1", 1, key.b1, scalars, room)
-        with bigmem.layer("msm B2"):
+        with bigmem.layer("B in G2"), self._stage("msm B2"):
             sum_b2 = self._sum(key, "B2", 2, key.b2, scalars, room)
-        with bigmem.layer("msm C"):
+        with self._stage("msm C"):
             sum_c = self._sum(key, "C", 1, key.c1, scalars, room)
             # The ends of all sums, of which only the last may still be running
             return Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
 
-    def _quotient_values(self, key: ProvingKey, w: Array, room: int) -> Array:
-        """The steps of `prover.qap.quotient_values`, on the device."""
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """A layer that waits for what it has started, and its time by the device's own clock."""
+        with bigmem.layer(name):
+            begin = self._device.record()
+            yield
+            seconds = self._device.seconds(begin, self._device.record())
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def _quotient_values(self, key: ProvingKey, operands: Operands, w: Array, room: int) -> Array:
+        vectors = operands.vectors()
+        if vectors is None:
+            return self._quotient_values_of(key, w, room)
+        h = self._quotient_values_from(key.curve, *vectors)
+        del vectors
+        operands.read()
+        return h
+
+    def _quotient_values_from(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> Array:
+        """The steps of `prover.qap.quotient_values`, on vectors of the host."""
+        device, transform = self._device, self._transform(curve)
+        h, x = device.empty(a.shape), device.empty(b.shape)
+        with self._stage("transfer"):
+            device.upload(a, h)
+            device.upload(b, x)
+        with self._stage("ntt"):
+            transform.odd_coset(h)
+            transform.odd_coset(x)
+            self._pointwise(curve, "multiply", h, x, h)
+        with self._stage("transfer"):
+            device.upload(c, x)
+        with self._stage("ntt"):
+            transform.odd_coset(x)
+            self._pointwise(curve, "difference", h, x, h)
+        return h
+
+    def _quotient_values_of(self, key: ProvingKey, w: Array, room: int) -> Array:
+        """The same of a witness on the device, by the matrices of the key."""
         matrices = self._resident_matrices(key, room)
         if matrices is None:
             return self._quotient_values_in_two(key, w)
         device, curve, n = self._device, key.curve, key.domain
         ab, h = device.empty((2, n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
         transform = self._transform(curve)
-        with bigmem.layer("sparse"):
+        with self._stage("sparse"):
             matrices.multiply(device, curve, w, ab)
             self._pointwise(curve, "multiply", *ab, h)
-            device.synchronize()
-        with bigmem.layer("ntt"):
+        with self._stage("ntt"):
             transform.odd_coset(ab)
             transform.odd_coset(h)
             self._pointwise(curve, "quotient", *ab, h, h)
-            device.synchronize()
         return h
 
     def _quotient_values_in_two(self, key: ProvingKey, w: Array) -> Array:
@@ -139,21 +190,17 @@ class CudaBackend(Backend):
         h, x = device.empty((n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
         transform = self._transform(curve)
         for matrix, vector in enumerate((h, x)):
-            with bigmem.layer("sparse"):
+            with self._stage("sparse"):
                 matrices.multiply_one(device, curve, w, matrix, vector)
-                device.synchronize()
-            with bigmem.layer("ntt"):
+            with self._stage("ntt"):
                 transform.odd_coset(vector)
-                device.synchronize()
         self._pointwise(curve, "multiply", h, x, h)
-        with bigmem.layer("sparse"):
+        with self._stage("sparse"):
             matrices.multiply_one(device, curve, w, 0, x)
             matrices.multiply_one(device, curve, w, 1, x, times=True)
-            device.synchronize()
-        with bigmem.layer("ntt"):
+        with self._stage("ntt"):
             transform.odd_coset(x)
             self._pointwise(curve, "difference", h, x, h)
-            device.synchronize()
         return h
 
     def _pointwise(self, curve: Curve, kernel: str, *vectors: Array) -> None:
@@ -198,9 +245,11 @@ class CudaBackend(Backend):
             total = self._streamed_sum(key, group, points, scalars.values[lacking:])
             return lambda: total
         if scalars.sorted is None:
-            scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
-        pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
-        self._device.synchronize()
+            with bigmem.layer("prep MSM"):
+                scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
+        with bigmem.layer("tail MSMs"):
+            pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
+            self._device.synchronize()
         return lambda: self._point_sums.finish(pending)
 
     def _padded(self, points: Bytes, lacking: int, key: ProvingKey) -> Array:

@@ -165,6 +165,15 @@ class Device:
         """Wait for everything that was started."""
         self._stream.synchronize()
 
+    def record(self) -> Any:
+        """An event after all that was started before."""
+        return self._stream.record(self._cupy.cuda.Event())
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """The time between two events, when the second one has come."""
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1e3
+
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Run what is started inside after all that was started before, beside what follows.

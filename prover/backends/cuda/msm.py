@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+import bigmem
 from prover.backends.base import Bytes
 from prover.backends.cuda.windows import Windows, possible
 from prover.backends.cuda.workspace import Workspace
@@ -139,14 +140,15 @@ def sort_scalars(kernels: Kernels, curve: Curve, scalars: Any, workspace: Any) -
     space = Workspace(workspace)
     lists = _Lists(space, n)
     lists.counts.fill(0)
-    if n > 0:
-        kernels.launch(
-            "classify_scalars",
-            _divide(n, CLASSIFY_TILE),
-            CLASSIFY_THREADS,
-            *(scalars, np.uint32(n), lists.dense, lists.ones, lists.counts),
-        )
-    dense, ones = (int(count) for count in kernels.to_host(lists.counts).view(np.uint32))
+    with bigmem.layer("split vectors"):
+        if n > 0:
+            kernels.launch(
+                "classify_scalars",
+                _divide(n, CLASSIFY_TILE),
+                CLASSIFY_THREADS,
+                *(scalars, np.uint32(n), lists.dense, lists.ones, lists.counts),
+            )
+        dense, ones = (int(count) for count in kernels.to_host(lists.counts).view(np.uint32))
     windows = choose_windows(curve, dense, workspace.size, n)
     buffers = _SortBuffers(space, windows, dense)
     if dense > 0:

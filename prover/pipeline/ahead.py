@@ -1,0 +1,126 @@
+"""Synthesis ahead of the proofs, on a thread of its own, within a budget of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from types import TracebackType
+
+import bigmem
+from prover.pipeline.assignment import Assignment
+
+Make = Callable[[int, Callable[[int], None]], Assignment]
+"""Makes the assignment of a number, which is to say what bytes of it have been released."""
+
+
+class Ahead:
+    """Assignments 1 to ``count`` in order; a context in which they are made.
+
+    What lives at any time, those that are being proved included, takes at most ``limit`` bytes. An
+    error of a maker is raised by `next` in place of its assignment, after all before it.
+
+    Parameters
+    ----------
+    make
+        Called on the thread of this object.
+    each
+        Bytes of an assignment, at most ``limit``.
+
+    Raises
+    ------
+    MemoryError
+        On entry, if the system gives no thread.
+    """
+
+    def __init__(self, make: Make, count: int, *, each: int, limit: int) -> None:
+        if each > limit:
+            raise ValueError("the limit is below one assignment")
+        self._make = make
+        self._count = count
+        self._each = each
+        self._free = limit
+        self._ready: deque[tuple[int, Assignment | BaseException]] = deque()
+        self._changed = threading.Condition()
+        self._made_all = False
+        self._stopped = False
+        # A copy of the context: the layers of this thread belong to who has made it.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="prover synthesis"
+        )
+
+    def __enter__(self) -> Ahead:
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"no thread for the synthesis: {error}") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._thread.join()
+        while self._ready:
+            _, made = self._ready.popleft()
+            if isinstance(made, Assignment):
+                made.release()
+
+    def next(self) -> tuple[int, Assignment] | None:
+        """The next assignment with its number; None after the last one, and after `stop`."""
+        with self._changed:
+            while not (self._ready or self._made_all or self._stopped):
+                self._changed.wait()
+            if self._stopped or not self._ready:
+                return None
+            number, made = self._ready.popleft()
+        if isinstance(made, BaseException):
+            self.stop()
+            raise made
+        return number, made
+
+    def stop(self) -> None:
+        """Make no more, and let nobody wait."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with bigmem.layer("ahead"):
+            for number in range(1, self._count + 1):
+                with bigmem.layer("wait"):
+                    if not self._take():
+                        return
+                made: Assignment | BaseException
+                try:
+                    made = self._make(number, self._give)
+                except BaseException as error:
+                    made = error
+                with self._changed:
+                    self._ready.append((number, made))
+                    self._changed.notify_all()
+                if isinstance(made, BaseException):
+                    return
+                del made
+        with self._changed:
+            self._made_all = True
+            self._changed.notify_all()
+
+    def _take(self) -> bool:
+        """Wait for the bytes of one assignment; False if it is not wanted any more."""
+        with self._changed:
+            while self._free < self._each and not self._stopped:
+                self._changed.wait()
+            if self._stopped:
+                return False
+            self._free -= self._each
+            return True
+
+    def _give(self, nbytes: int) -> None:
+        with self._changed:
+            self._free += nbytes
+            self._changed.notify_all()

@@ -1,0 +1,226 @@
+"""The proving engine: many circuits of one key, synthesised ahead of the proofs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Literal
+
+import bigmem
+from bigmem.sizes import format_size
+from prover import groth16
+from prover.backends.base import Backend
+from prover.errors import UsageError
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+from prover.pipeline import single
+from prover.pipeline.ahead import Ahead
+from prover.pipeline.assignment import Assignment, Synthesis
+from prover.pipeline.single import Statement
+
+Mode = Literal["normal", "seed"]
+"""Who makes a, b and c: the backend inside the proof, or the synthesis, in host memory."""
+
+Release = Literal["early", "explicit", "return"]
+"""When an assignment is released: a, b and c as soon as the transforms have read them; all of it at
+the end of its proof, in a layer ``release``; or after that, in no layer, as by destructors when
+a function returns."""
+
+WitnessOf = Callable[[int], Witness]
+Finish = Callable[[int, Statement], None]
+Advance = Callable[[int, bigmem.LayerTimes], None]
+Blinding = Callable[[int], tuple[int, int]]
+
+
+class Engine:
+    """Proves circuits of one key, which it has checked.
+
+    There are two owners of memory. What a backend allocates in host memory comes from ``vectors``;
+    the witness of each circuit and, in seed mode, its a, b and c, and the masks of the key, from
+    ``assignments``.
+
+    Parameters
+    ----------
+    backends
+        One for each proof that is to be made at the same time, by a thread of its own.
+    vectors, assignments
+        The allocators of the two owners; None for the process default.
+    mode, release
+        See `Mode` and `Release`.
+    ahead
+        Bytes that assignments may take, those in proof and the masks included. By default, one
+        assignment for each backend and one more.
+    threads
+        For the synthesis; 0 for every core.
+
+    Raises
+    ------
+    MalformedFile
+        If the key is bad.
+    UsageError
+        If ``ahead`` is too little for one circuit.
+    """
+
+    def __init__(
+        self,
+        key: ProvingKey,
+        *,
+        backends: Sequence[Backend],
+        vectors: bigmem.Allocator | None = None,
+        assignments: bigmem.Allocator | None = None,
+        mode: Mode = "normal",
+        release: Release = "early",
+        ahead: int | None = None,
+        threads: int = 0,
+    ) -> None:
+        key.check(threads=threads)
+        self._key = key
+        self._backends = backends
+        self._vectors = vectors
+        self._release = release
+        self._synthesis = Synthesis(
+            key,
+            vectors=mode == "seed",
+            early=release == "early",
+            allocator=assignments,
+            threads=threads,
+        )
+        each, masks = self._synthesis.nbytes, self._synthesis.mask_bytes
+        self._limit = (len(backends) + 1) * each if ahead is None else ahead - masks
+        if self._limit < each:
+            raise UsageError(
+                f"{format_size(ahead or 0)} are too few to synthesise ahead: a circuit of "
+                f"{key.path} takes {format_size(each + masks)}"
+            )
+
+    def run(
+        self,
+        count: int,
+        witness_of: WitnessOf,
+        finish: Finish,
+        advance: Advance = lambda number, layer: None,
+        blinding: Blinding | None = None,
+    ) -> None:
+        """Make, check and finish proofs 1 to ``count``.
+
+        The layers are ``ahead`` (the thread of the synthesis) and ``worker`` (one for each backend)
+        with ``circuit`` in it, and in that ``proof`` and ``release``.
+
+        Parameters
+        ----------
+        witness_of
+            Opens the witness of a number; called in order, on the thread of the synthesis.
+        finish
+            Takes each proof that was checked, on the thread that has made it.
+        advance
+            Told of each circuit when all is done, with its layer; of one at a time.
+        blinding
+            For tests: r and s of a number. By default from the operating system.
+
+        Raises
+        ------
+        ProverError, MemoryError
+            The first error of any thread, when the proofs that others have begun are finished.
+        """
+        make = self._synthesis.make
+        with Ahead(
+            lambda number, returned: make(witness_of(number), returned),
+            count,
+            each=self._synthesis.nbytes,
+            limit=self._limit,
+        ) as ahead:
+            _Workers(self, ahead, finish, advance, blinding).run(self._backends)
+
+    def prove(
+        self,
+        number: int,
+        assignment: Assignment,
+        backend: Backend,
+        finish: Finish,
+        blinding: Blinding | None,
+    ) -> None:
+        """Prove one assignment, and release it whatever happens."""
+        try:
+            with bigmem.layer("proof"):
+                self._prove(number, assignment, backend, finish, blinding)
+            with bigmem.layer("before release"):
+                pass
+            if self._release != "return":
+                with bigmem.layer("release"):
+                    assignment.release()
+        finally:
+            assignment.release()
+
+    def _prove(
+        self,
+        number: int,
+        assignment: Assignment,
+        backend: Backend,
+        finish: Finish,
+        blinding: Blinding | None,
+    ) -> None:
+        r, s = (None, None) if blinding is None else blinding(number)
+        key = self._key
+        proof = groth16.prove_operands(
+            key, assignment, backend=backend, allocator=self._vectors, r=r, s=s
+        )
+        with bigmem.layer("epilogue"):
+            single.check_proof(key, proof, assignment.public, assignment.path)
+            finish(number, Statement(proof, assignment.public))
+
+
+class _Workers:
+    """One thread a backend; each takes the next assignment when it has made a proof.
+
+    Threads, not processes: the native code and CUDA work without the interpreter's lock, and the
+    key is mapped once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ahead: Ahead,
+        finish: Finish,
+        advance: Advance,
+        blinding: Blinding | None,
+    ) -> None:
+        self._engine = engine
+        self._ahead = ahead
+        self._finish = finish
+        self._advance = advance
+        self._blinding = blinding
+        self._telling = threading.Lock()
+
+    def run(self, backends: Sequence[Backend]) -> None:
+        first, *others = backends
+        with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
+            # A copy of the context: the layers of all threads belong to this run.
+            tasks = [pool.submit(copy_context().run, self._work, backend) for backend in others]
+            self._work(first)  # on this thread, which Ctrl-C interrupts
+        for task in tasks:
+            task.result()
+
+    def _work(self, backend: Backend) -> None:
+        try:
+            with bigmem.layer("worker"):
+                while self._circuit(backend):
+                    pass
+        except BaseException:
+            self._ahead.stop()
+            raise
+
+    def _circuit(self, backend: Backend) -> bool:
+        with bigmem.layer("wait"):
+            found = self._ahead.next()
+        if found is None:
+            return False
+        number, assignment = found
+        del found
+        with bigmem.record_layers() as recorded, bigmem.layer("circuit"):
+            self._engine.prove(number, assignment, backend, self._finish, self._blinding)
+        (layer,) = recorded().layers
+        with bigmem.layer("advance"), self._telling:
+            self._advance(number, layer)
+        return True
