@@ -18,12 +18,15 @@ template <class F>
 class Buckets {
  public:
   Buckets(Workspace& workspace, u32 count)
-      : batch_size_(std::clamp(count / 4, min_batch, max_batch)),
+      : batch_size_(batch_size(count)),
         points_(workspace.take<Affine<F>>(count)),
         overflow_(workspace.take<Xyzz<F>>(count)),
         state_(workspace.take<u8>(count)),
         batch_(workspace.take<Addition>(batch_size_)),
         queue_(workspace.take<Waiting>(batch_size_ / 2)) {}
+
+  // Additions that share an inversion, at most
+  static u32 batch_size(u32 count) { return std::clamp(count / 4, min_batch, max_batch); }
 
   // Empties the first `count` buckets and uses only them
   void reset(u32 count) {

@@ -87,18 +87,19 @@ class Msm final : public PointSum {
 
   // The plan of the least estimated time (in field multiplications on the busiest thread) that fits
   Plan best_plan(std::size_t dense, std::size_t bytes) const {
-    constexpr double per_addition = 7, per_bucket = 24;
+    constexpr double per_addition = 6.5, per_bucket = 24, per_inversion = 400;
     Plan best;
     double least = -1;
     for (int width = 2; width <= max_width; ++width) {
       const auto windows = Windows<Fr>::of_width(width);
+      const double addition =
+          per_addition + per_inversion / Buckets<F>::batch_size(windows.buckets());
       Workspace counted;
       lay_out(counted, Plan{windows, 1}, dense);
       if (counted.used() > bytes) continue;
       for (std::size_t parts = 1; parts <= std::size_t(2 * threads_); ++parts) {
         const double rounds = double((windows.count * parts + threads_ - 1) / threads_);
-        const double time =
-            rounds * (per_addition * dense / parts + per_bucket * windows.buckets());
+        const double time = rounds * (addition * dense / parts + per_bucket * windows.buckets());
         if (least >= 0 && time >= least) continue;
         least = time;
         best = {windows, parts};
