@@ -70,12 +70,39 @@ def measure(curve: str, log: int, given: dict[int, Bytes], repeats: int) -> dict
             lambda g=group, p=p, w=workspace: _cpu.msm(curve, g, p, k, w),  # type: ignore[misc]
             repeats,
         )
+    out |= measure_masks(curve, given[1], k, repeats)
     x = k.copy()
     out["odd coset"] = best_ms(lambda: _cpu.odd_coset(curve, x), repeats)
     terms = coefficients(n, rng)
-    a, b = np.empty_like(k), np.empty_like(k)
-    out["sparse"] = best_ms(lambda: _cpu.sparse_product(curve, terms, k, a, b), repeats)
+    a, b, c = (np.empty_like(k) for _ in range(3))
+
+    def in_two() -> None:
+        _cpu.sparse_product(curve, terms, k, a, b)
+        _cpu.multiply(curve, a, b, c)
+
+    out["a b, then c"] = best_ms(in_two, repeats)
+    out["a b c"] = best_ms(lambda: _cpu.sparse_abc(curve, terms, k, a, b, c), repeats)
     return out
+
+
+def measure_masks(curve: str, points: Bytes, scalars: Bytes, repeats: int) -> dict[str, float]:
+    """Milliseconds of a sum in G1 of which every other point is infinity, and with it masked."""
+    half = points.copy()
+    half[::2] = 0
+    finite = half.any(axis=1).view(np.uint8).reshape(-1, 1)
+    workspace = np.zeros(_cpu.msm_workspace(curve, 1, len(half)), np.uint8)
+
+    def run(mask: Bytes | None) -> None:
+        total = _cpu.PointSum(curve, 1, half, scalars, workspace, mask)
+        total.split()
+        total.prepare()
+        total.add_ones()
+        total.add_dense()
+
+    return {
+        "half of g1": best_ms(lambda: run(None), repeats),
+        "masked": best_ms(lambda: run(finite), repeats),
+    }
 
 
 def main() -> None:

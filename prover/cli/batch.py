@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bigmem.terminal import can_draw
-from prover.cli import _options, one_line, warn
+from prover.cli import _options, one_line, tell, warn
 from prover.errors import UnwritableOutput
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="memory for assignments, for example 4GiB: the synthesis of further circuits waits "
         "while those in work take it (default: enough for one more than are proved at a time)",
+    )
+    parser.add_argument(
+        "--timings",
+        action="store_true",
+        help="print where the time of each layer went; fail if too much of it is unexplained",
     )
     parser.add_argument("witnesses", metavar="WITNESS.wtns", nargs="+")
     parser.add_argument(
@@ -83,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         repeat=arguments.repeat,
         folder=arguments.out,
         threads=arguments.threads,
+        timed=arguments.timings,
     )
     _make_folder(arguments.out)
     if arguments.json is not None:
@@ -105,6 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if not key.has_contribution:
         warn(f"{key.path}: has no contribution (delta is the generator): anyone can forge proofs")
+    if batch.report is not None:
+        tell(
+            f"{batch.report}\nprocess {figures['process_s']:.3f} s, of it "
+            f"{figures['key_check_s']:.3f} s to check the key and the witnesses\n"
+        )
+        batch.report.check()
     return 0
 
 

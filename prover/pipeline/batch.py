@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from prover.formats.zkey import ProvingKey
 from prover.outputs import whole_files
 from prover.pipeline import single
 from prover.pipeline.engine import Engine, Mode
-from prover.pipeline.usage import Meter
+from prover.pipeline.report import LayerReport
+from prover.pipeline.timers import Timers
+from prover.pipeline.usage import Meter, process_seconds
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class Batch:
         when `run` is called.
     vectors, assignments, mode, ahead, threads
         As in `Engine`.
+    timed
+        Whether `run` makes a report; for that it reads clocks at every layer, which takes a
+        millisecond or so a proof.
 
     Attributes
     ----------
@@ -50,6 +56,8 @@ class Batch:
         The files that no output may replace, links resolved.
     backends
         As given.
+    report
+        Of the latest run, if timed.
 
     Raises
     ------
@@ -71,6 +79,7 @@ class Batch:
         mode: Mode = "normal",
         ahead: int | None = None,
         threads: int = 0,
+        timed: bool = False,
     ) -> None:
         start = time.perf_counter()
         # Not kept open: each would hold a file descriptor, of which a process has few.
@@ -93,6 +102,8 @@ class Batch:
         self.backends = backends
         self._allocators = {"vectors": vectors, "assignments": assignments}
         self._folder = folder
+        self._timed = timed
+        self.report: LayerReport | None = None
 
     def __len__(self) -> int:
         return len(self._witnesses) * self._repeat
@@ -104,7 +115,7 @@ class Batch:
         -------
         The figures as a JSON object: `prover.pipeline.usage.Usage`, the tree of
         `bigmem.layers` and the seconds of its stages by name, the statistics of the allocators,
-        and the `Made` of each proof.
+        the report if timed, and the `Made` of each proof.
 
         Raises
         ------
@@ -122,7 +133,7 @@ class Batch:
             advance(made[number])
 
         meter = Meter(*self._allocators.values())
-        with bigmem.record_layers() as recorded, bigmem.layer("batch"):
+        with bigmem.record_layers() as recorded, bigmem.layer("batch"), self._timers():
             self._engine.run(
                 len(self),
                 lambda number: Witness.open(self._witness(number)),
@@ -138,14 +149,32 @@ class Batch:
             "backend": self.backends[0].name,
             "workers": len(self.backends),
             "proofs": len(made),
+            "process_s": process_seconds(),
             "key_check_s": self._key_check_s,
             **asdict(meter.stop()),
             "stages": _total([one.stages for one in made.values()]),
             "layers": [asdict(layer)],
             "allocator_stats": asdict(meter.stats()),
             "owners": {name: asdict(one.stats()) for name, one in self._allocators.items()},
+            "report": None if self.report is None else self.report.as_json(),
             "each": [asdict(made[number]) for number in sorted(made)],
         }
+
+    @contextmanager
+    def _timers(self) -> Iterator[None]:
+        self.report = None
+        if not self._timed:
+            yield
+            return
+        before = self._device_seconds()
+        with Timers(*self._allocators.values()) as timers:
+            yield
+        after = self._device_seconds()
+        spent = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+        self.report = LayerReport.of(timers, spent)
+
+    def _device_seconds(self) -> dict[str, float]:
+        return _total(backend.device_seconds() for backend in self.backends)
 
     def _witness(self, number: int) -> str:
         return self._witnesses[(number - 1) % len(self._witnesses)]

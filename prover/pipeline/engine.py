@@ -55,6 +55,11 @@ class Engine:
     threads
         For the synthesis; 0 for every core.
 
+    Attributes
+    ----------
+    circuit_bytes, mask_bytes
+        What the assignment of a circuit takes of ``assignments``, and what the masks take.
+
     Raises
     ------
     MalformedFile
@@ -87,12 +92,13 @@ class Engine:
             allocator=assignments,
             threads=threads,
         )
-        each, masks = self._synthesis.nbytes, self._synthesis.mask_bytes
-        self._limit = (len(backends) + 1) * each if ahead is None else ahead - masks
+        self.circuit_bytes = each = self._synthesis.nbytes
+        self.mask_bytes = self._synthesis.mask_bytes
+        self._limit = (len(backends) + 1) * each if ahead is None else ahead - self.mask_bytes
         if self._limit < each:
             raise UsageError(
-                f"{format_size(ahead or 0)} are too few to synthesise ahead: a circuit of "
-                f"{key.path} takes {format_size(each + masks)}"
+                f"{format_size(ahead or 0)} hold no circuit: the assignment of one of {key.path} "
+                f"takes {format_size(each + self.mask_bytes)}"
             )
 
     def run(
@@ -128,7 +134,7 @@ class Engine:
         with Ahead(
             lambda number, returned: make(witness_of(number), returned),
             count,
-            each=self._synthesis.nbytes,
+            each=self.circuit_bytes,
             limit=self._limit,
         ) as ahead:
             _Workers(self, ahead, finish, advance, blinding).run(self._backends)

@@ -4,6 +4,8 @@ import resource
 import time
 from dataclasses import dataclass
 
+import psutil
+
 import bigmem
 from bigmem import osmem
 
@@ -36,6 +38,11 @@ class Usage:
     minor_faults: int
     major_faults: int
     peak_rss_bytes: int
+
+
+def process_seconds() -> float:
+    """How long this process has lived, its start and imports included."""
+    return time.time() - psutil.Process().create_time()
 
 
 class Meter:

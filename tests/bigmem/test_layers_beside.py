@@ -285,6 +285,27 @@ def test_observers_are_told_of_every_call(spans: list[Any]) -> None:
     assert len(spans) == 4
 
 
+def test_entries_are_told_before_they_count(spans: list[Any]) -> None:
+    entered: list[tuple[str, float]] = []
+
+    def note(name: str) -> None:
+        entered.append((name, time.monotonic()))
+
+    module.observe(spans.append, note)
+    try:
+        with bigmem.layer("outer"), bigmem.layer("inner"):
+            pass
+    finally:
+        module.unobserve(spans.append, note)
+    with bigmem.layer("unseen"):
+        pass
+    assert [name for name, _ in entered] == ["outer", "inner"]
+    (inner, _), (outer, _) = spans[:2], spans[2:4]
+    assert entered[0][1] <= outer.begin_s
+    assert entered[1][1] <= inner.begin_s
+    module.unobserve(spans.append, note)
+
+
 def test_an_observer_may_leave_while_it_is_told(spans: list[Any]) -> None:
     def once(span: Any) -> None:
         module.unobserve(once)

@@ -128,6 +128,36 @@ def test_infinite_points(arithmetic, model, group, kind, share, points_of, rng, 
     assert np.array_equal(result, expected(model, group, multiples, scalars))
 
 
+@pytest.mark.parametrize("kind", ["random", "bits", "mixed"])
+def test_a_mask_leaves_points_out(model, group, kind, points_of, rng, to_rows):
+    n = 500
+    multiples, points = points_of(n, rng)
+    finite = np.array([rng.randrange(2) for _ in range(n)], np.uint8).reshape(-1, 1)
+    scalars = scalars_of(kind, n, rng, model.r)
+    workspace = np.empty(_cpu.msm_workspace(model.name, group, n, 2), np.uint8)
+    total = _cpu.PointSum(model.name, group, points, to_rows(scalars, 32), workspace, finite, 2)
+    total.split()
+    total.prepare()
+    total.add_ones()
+    kept = [k if one else 0 for k, one in zip(multiples, finite[:, 0], strict=True)]
+    assert np.array_equal(total.add_dense(), expected(model, group, kept, scalars))
+
+
+def test_phases_have_an_order():
+    points, scalars = np.zeros((2, 64), np.uint8), np.zeros((2, 32), np.uint8)
+    workspace = np.empty(_cpu.msm_workspace("bn128", 1, 2, 1), np.uint8)
+    phases = ("split", "prepare", "add_ones", "add_dense")
+    for done in range(5):
+        total = _cpu.PointSum("bn128", 1, points, scalars, workspace, None, 1)
+        for phase in phases[:done]:
+            getattr(total, phase)()
+        for phase in phases[:done] + phases[done + 1 :]:
+            with pytest.raises(RuntimeError, match="order"):
+                getattr(total, phase)()
+    with pytest.raises(ValueError, match="finite"):
+        _cpu.PointSum("bn128", 1, points, scalars, workspace, np.ones((3, 1), np.uint8), 1)
+
+
 @pytest.mark.parametrize("kind", ["random", "mixed"])
 def test_many_points(arithmetic, model, group, kind, points_of, rng, to_rows):
     """Enough for full batches, queues and several windows of many buckets."""

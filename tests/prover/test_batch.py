@@ -135,3 +135,54 @@ def test_an_output_folder_that_is_a_file(multiplier, cli, tmp_path, refused):
     file.touch()
     line = refused(cli("batch", multiplier.key, multiplier.witness, "-o", file))
     assert "cannot be made a folder" in line
+
+
+def test_a_batch_whose_vectors_are_made_ahead(circuit, cli, folder, tmp_path):
+    figures_path = tmp_path / "figures.json"
+    outcome = cli(
+        "batch", circuit.key, circuit.witness, "--repeat", 3, "-o", folder, "--mode", "seed",
+        "--allocator", "mapped", "--assignments-allocator", "recycle", "--ahead", "64KiB",
+        "--json", figures_path,
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    key = circuit.folder / "verification_key.json"
+    for proof in folder.glob("*.proof.json"):
+        public = proof.with_name(proof.name.replace(".proof.", ".public."))
+        assert cli("verify", key, public, proof).code == 0
+    figures = json.loads(figures_path.read_text())
+    assert figures["mode"] == "seed"
+    assert (figures["allocator"], figures["assignments_allocator"]) == ("mapped", "recycle")
+    owners = figures["owners"]
+    assert owners["vectors"]["allocations"] == 3 * 6  # h, and the workspaces of five sums
+    assert owners["assignments"]["allocations"] == 3 * 4 + 2
+    assert owners["assignments"]["peak_live"] <= 64 << 10
+    assert figures["allocator_stats"]["allocations"] == 3 * 10 + 2
+    assert "sparse" not in figures["stages"]  # it is not in the proofs
+
+
+def test_room_ahead_for_less_than_one_circuit(multiplier, cli, folder, refused):
+    words = ("batch", multiplier.key, multiplier.witness, "-o", folder, "--ahead")
+    assert "hold no circuit" in refused(cli(*words, "4KiB"), folder)
+    assert "size" in refused(cli(*words, "much"), folder)
+
+
+def test_no_such_allocator_of_assignments(multiplier, cli, folder, refused):
+    words = ("batch", multiplier.key, multiplier.witness, "-o", folder)
+    line = refused(cli(*words, "--assignments-allocator", "nobody's"), folder)
+    assert "--assignments-allocator nobody's" in line
+
+
+@pytest.mark.parametrize("mode", ["normal", "seed"])
+def test_an_output_that_cannot_be_written_later(multiplier, cli, folder, mode):
+    (folder / "3-witness.proof.json").mkdir()
+    words = ("batch", multiplier.key, multiplier.witness, "--repeat", 5, "-o", folder)
+    outcome = cli(*words, "--mode", mode)
+    assert outcome.code == 2
+    (line,) = outcome.err.splitlines()
+    assert "3-witness.proof.json: is a directory" in line
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == [
+        "1-witness.proof.json",
+        "1-witness.public.json",
+        "2-witness.proof.json",
+        "2-witness.public.json",
+    ]

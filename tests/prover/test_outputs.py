@@ -199,11 +199,19 @@ def test_a_full_disk_leaves_nothing(multiplier, folder):
     assert earlier.read_text() == "earlier"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_is_one_line_and_leaves_no_part(multiplier, folder, number):
+@pytest.mark.parametrize(
+    ("number", "mode"),
+    [
+        (signal.SIGINT, "normal"),
+        (signal.SIGINT, "seed"),
+        (signal.SIGTERM, "normal"),
+        (signal.SIGHUP, "seed"),
+    ],
+)
+def test_an_interrupt_is_one_line_and_leaves_no_part(multiplier, folder, number, mode):
     process = command(
         "batch", multiplier.key, multiplier.witness, "--repeat", 1_000_000, "-o", folder,
-        preexec_fn=heed_signals,
+        "--mode", mode, preexec_fn=heed_signals,
     )  # fmt: skip
     assert process.stdout is not None
     for _ in range(5):

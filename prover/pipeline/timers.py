@@ -1,0 +1,198 @@
+"""What each layer of a run took by itself, of which the layers inside it know nothing."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import bigmem
+from bigmem.layers import Span, observe, unobserve
+from bigmem.native import NativeAllocator
+
+ROOTS = ("worker", "ahead")
+"""The outermost layers of a thread of the engine; what is around them is not looked at."""
+
+
+class Reading(NamedTuple):
+    """Clocks and counters of a thread, or the differences of two readings.
+
+    Attributes
+    ----------
+    wall_s
+        By the clock.
+    cpu_s, kernel_s
+        The thread's time on a processor, and that part of it that is the kernel's.
+    faults
+        Its minor page faults.
+    map_s, release_s
+        In the allocators, on whatever thread.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    kernel_s: float = 0.0
+    faults: int = 0
+    map_s: float = 0.0
+    release_s: float = 0.0
+
+    def plus(self, other: Reading, sign: int = 1) -> Reading:
+        """The sum, or with sign -1 the difference."""
+        return Reading(*(a + sign * b for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
+
+
+class Node:
+    """A layer at one place.
+
+    Attributes
+    ----------
+    calls
+        How often it was entered.
+    own
+        What it took while no layer inside it was running.
+    inside
+        The layers directly inside, by name.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.own = Reading()
+        self.inside: dict[str, Node] = {}
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds with the layers inside."""
+        return self.own.wall_s + sum(node.wall_s for node in self.inside.values())
+
+    def add(self, other: Node) -> None:
+        """Add what another thread has recorded at the same place."""
+        self.calls += other.calls
+        self.own = self.own.plus(other.own)
+        for name, node in other.inside.items():
+            self.inside.setdefault(name, Node()).add(node)
+
+    def walk(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+        """The nodes below with their paths, each before those inside it."""
+        for name, node in self.inside.items():
+            yield (*path, name), node
+            yield from node.walk((*path, name))
+
+
+class Timers:
+    """Reads clocks and counters whenever a layer begins or ends, while it is open as a context.
+
+    The layers of a thread must nest. What reading takes is left out of all layers.
+
+    Parameters
+    ----------
+    allocators
+        Those whose work is told apart.
+    """
+
+    def __init__(self, *allocators: bigmem.Allocator) -> None:
+        self._counters = [_counters(one) for one in {id(one): one for one in allocators}.values()]
+        self._threads: dict[int, _Thread] = {}
+        self._start = self._end = 0.0
+
+    def __enter__(self) -> Self:
+        self._start = time.monotonic()
+        observe(self._left, self._entered)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        unobserve(self._left, self._entered)
+        self._end = time.monotonic()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that the context was open."""
+        return self._end - self._start
+
+    def tree(self) -> Node:
+        """All threads together: a root without a name, and `ROOTS` in it."""
+        root = Node()
+        for thread in list(self._threads.values()):
+            root.add(thread.root)
+        return root
+
+    def reading_s(self, name: str) -> float:
+        """Seconds that reading has taken on the threads of one of `ROOTS`."""
+        threads = list(self._threads.values())
+        return sum(thread.reading_s for thread in threads if name in thread.root.inside)
+
+    def _entered(self, name: str) -> None:
+        thread = self._threads.setdefault(threading.get_ident(), _Thread())
+        if thread.stack or name in ROOTS:
+            thread.enter(name, self._read())
+            thread.go_on(self._read())
+
+    def _left(self, span: Span) -> None:
+        thread = self._threads.get(threading.get_ident())
+        if thread is not None and thread.stack:
+            thread.leave(self._read())
+            thread.go_on(self._read())
+
+    def _read(self) -> Reading:
+        mapped = released = 0.0
+        for counters in self._counters:
+            now = counters()
+            mapped += now["allocate_seconds"]
+            released += now["release_seconds"]
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        return Reading(
+            time.monotonic(), time.thread_time(), usage.ru_stime, usage.ru_minflt, mapped, released
+        )
+
+
+class _Thread:
+    """The layers that a thread is in, the latest reading, and that from which the layers count."""
+
+    def __init__(self) -> None:
+        self.root = Node()
+        self.stack: list[Node] = []
+        self.last = Reading()
+        self.now = Reading()
+        self.reading_s = 0.0
+
+    def enter(self, name: str, now: Reading) -> None:
+        around = self.stack[-1] if self.stack else self.root
+        self._charge(now)
+        node = around.inside.setdefault(name, Node())
+        node.calls += 1
+        self.stack.append(node)
+
+    def leave(self, now: Reading) -> None:
+        self._charge(now)
+        self.stack.pop()
+
+    def go_on(self, now: Reading) -> None:
+        """Leave out what has passed since the layer began or ended."""
+        self.reading_s += now.wall_s - self.now.wall_s
+        self.last = now
+
+    def _charge(self, now: Reading) -> None:
+        if self.stack:
+            self.stack[-1].own = self.stack[-1].own.plus(now.plus(self.last, -1))
+        self.now = now
+
+
+def _counters(allocator: bigmem.Allocator) -> Callable[[], dict[str, float]]:
+    if isinstance(allocator, NativeAllocator):
+        return allocator._core.counters  # a third of the price of `stats`
+
+    def of_stats() -> dict[str, float]:
+        stats = allocator.stats()
+        return {
+            "allocate_seconds": stats.allocate_seconds,
+            "release_seconds": stats.release_seconds,
+        }
+
+    return of_stats
