@@ -2,6 +2,7 @@
 
 import pytest
 
+import bigmem
 from prover.backends import get_backend
 from prover.errors import OutOfDeviceMemory
 from prover.formats.wtns import Witness
@@ -84,6 +85,19 @@ def test_vectors_have_been_read_when_all_are_on_the_device(
     operands = Watched(assignment_of(*large), lambda: told.append(device.uploaded))
     prove_operands(key, operands, backend=make_backend(device), **BLINDING)
     assert told == [witness.values.nbytes + 3 * 32 * key.domain]  # and no point of a sum
+
+
+def test_vectors_die_when_they_have_been_read(large, device, make_backend):
+    key, witness = large
+    allocator = bigmem.make("mapped")
+    synthesis = Synthesis(key, vectors=True, early=True, allocator=allocator)
+    assignment = synthesis.make(witness, lambda nbytes: None)
+    before = allocator.stats().live
+    left = []
+    operands = Watched(assignment, lambda: left.append(allocator.stats().live))
+    prove_operands(key, operands, backend=make_backend(device), **BLINDING)
+    of_vectors = 3 * -(-32 * key.domain // 4096) * 4096
+    assert left == [before - of_vectors]
 
 
 def test_a_refusal_when_the_vectors_have_gone(large, device, make_backend, assignment_of):

@@ -185,7 +185,7 @@ def test_two_vectors_do(curve, chain):
     backend = CudaBackend(device)
     with device.use():
         w = device.upload(witness.values)
-        three = device.download(backend._quotient_values(key, w, device.limit))
+        three = device.download(backend._quotient_values_of(key, w, device.limit))
         two = device.download(backend._quotient_values_in_two(key, w))
     assert np.array_equal(three, two)
 
