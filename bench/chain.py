@@ -8,26 +8,25 @@ public signal is the end of the chain.
 
 import argparse
 import hashlib
-import struct
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.circuit_files import TERM, Bytes, scalar, write_r1cs, write_wtns
 from prover.curves import CURVES, SCALAR_BYTES, Curve
 
 SLACK = 16
 """The chain of 2^k has 2^k - 16 links, so that its domain is 2^k and not 2^(k+1)."""
 
-_TERM = [("wire", "<u4"), ("value", "u1", SCALAR_BYTES)]
 _CONSTRAINT = np.dtype(
     [
         ("a_terms", "<u4"),
-        ("a", _TERM),
+        ("a", TERM),
         ("b_terms", "<u4"),
-        ("b", _TERM),
+        ("b", TERM),
         ("c_terms", "<u4"),
-        ("c", _TERM, 2),
+        ("c", TERM, 2),
     ]
 )
 
@@ -47,8 +46,9 @@ def write_chain(directory: Path, k: int, curve: Curve) -> tuple[Path, Path]:
     links = (1 << k) - SLACK
     start, constant = (_from_hash(f"bigmem chain {what}", curve) for what in ("start", "constant"))
     circuit, witness = directory / f"chain{k}.r1cs", directory / f"chain{k}.wtns"
-    circuit.write_bytes(_circuit(links, constant, curve))
-    witness.write_bytes(_witness(links, start, constant, curve))
+    rows = _constraints(links, constant, curve)
+    write_r1cs(circuit, curve, wires=links + 2, private=1, constraints=[rows])
+    write_wtns(witness, curve, [_values(links, start, constant, curve)])
     return circuit, witness
 
 
@@ -56,47 +56,27 @@ def _from_hash(label: str, curve: Curve) -> int:
     return int.from_bytes(hashlib.sha512(label.encode()).digest(), "big") % curve.r
 
 
-def _circuit(links: int, constant: int, curve: Curve) -> bytes:
+def _constraints(links: int, constant: int, curve: Curve) -> NDArray[np.void]:
     # Wires: one, the end (an output), the start (an input), then every value between.
     wire = np.arange(1, links + 2, dtype=np.uint32) + 1
     wire[-1] = 1
     rows = np.zeros(links, _CONSTRAINT)
     rows["a_terms"] = rows["b_terms"] = 1
     rows["a"]["wire"] = rows["b"]["wire"] = wire[:-1]
-    rows["a"]["value"] = rows["b"]["value"] = _bytes(1)
+    rows["a"]["value"] = rows["b"]["value"] = scalar(1)
     rows["c_terms"] = 2
-    rows["c"]["value"][:, 0] = _bytes(curve.r - constant)
+    rows["c"]["value"][:, 0] = scalar(curve.r - constant)
     rows["c"]["wire"][:, 1] = wire[1:]
-    rows["c"]["value"][:, 1] = _bytes(1)
-    wires = links + 2
-    header = struct.pack("<I", SCALAR_BYTES) + _scalar(curve.r)
-    header += struct.pack("<IIIIQI", wires, 1, 0, 1, wires, links)
-    labels = np.arange(wires, dtype="<u8")
-    return _container(b"r1cs", 1, [header, rows.tobytes(), labels.tobytes()])
+    rows["c"]["value"][:, 1] = scalar(1)
+    return rows
 
 
-def _witness(links: int, start: int, constant: int, curve: Curve) -> bytes:
+def _values(links: int, start: int, constant: int, curve: Curve) -> Bytes:
     values = [start]
     for _ in range(links):
         values.append((values[-1] * values[-1] + constant) % curve.r)
     ordered = [1, values[-1], *values[:-1]]
-    header = struct.pack("<I", SCALAR_BYTES) + _scalar(curve.r) + struct.pack("<I", len(ordered))
-    return _container(b"wtns", 2, [header, b"".join(map(_scalar, ordered))])
-
-
-def _container(magic: bytes, version: int, sections: list[bytes]) -> bytes:
-    parts = [struct.pack("<4sII", magic, version, len(sections))]
-    for number, data in enumerate(sections, 1):
-        parts += [struct.pack("<IQ", number, len(data)), data]
-    return b"".join(parts)
-
-
-def _scalar(value: int) -> bytes:
-    return value.to_bytes(SCALAR_BYTES, "little")
-
-
-def _bytes(value: int) -> NDArray[np.uint8]:
-    return np.frombuffer(_scalar(value), np.uint8)
+    return np.concatenate([scalar(value) for value in ordered]).reshape(-1, SCALAR_BYTES)
 
 
 def main() -> None:
