@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 .PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-replay \
-  bench-pinned bench-gpu results test-gpu kernels-report clean
+  bench-pinned bench-gpu bench-pipeline results test-gpu kernels-report clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -95,6 +95,14 @@ bench-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) bench,prover$$extra
 	$(BIN)/python -m bench.gpu --json bench/results/gpu.json --markdown bench/results/gpu.md
 	$(BIN)/python -m bench.insert bench/results/gpu.md docs/gpu.md
+
+# The figures of docs/pipeline.md: an hour on an otherwise idle machine. What was stopped goes on.
+# To compare jemalloc and mimalloc: apt install libjemalloc2 libmimalloc2.0.
+bench-pipeline:
+	@scripts/setup.sh $(VENV) bench,prover
+	$(BIN)/python -m bench.pipeline --log2 14 16 -o pipeline-out
+	cp pipeline-out/pipeline-cpu*.* bench/results
+	$(BIN)/python -m bench.insert bench/results/pipeline-cpu.md docs/pipeline.md
 
 # Registers and spills of the CUDA kernels; needs no GPU. Takes some minutes.
 kernels-report:

@@ -1,0 +1,288 @@
+"""The pipeline of the origin story, end to end, under every policy: who pays for memory, and when.
+
+    python -m bench.pipeline --log2 14 16 [--backend cpu] [--circuits 10] [--runs 5] [-o FOLDER]
+
+A run is a fresh process that proves so many circuits with one key, after one proof that does not
+count. Runs are interleaved: each round makes one of every cell, in an order of its own. Every
+proof is verified from its files. Each run is kept in FOLDER/runs.jsonl as soon as it is made, and
+the same command goes on where it was stopped; tables and pictures show what there is by then.
+
+The exit code is 1 if a run failed, its proofs were wrong, or more than 1 % of its wall time was
+explained by none of its layers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import mmap
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench import machine, pipeline_report
+from bench.pipeline_cells import MODES, POLICIES, Cell
+from bench.pipeline_inputs import Inputs, PipelineError
+from bench.pipeline_journal import Journal
+from bigmem import BigmemError
+from bigmem.sizes import parse_size
+from prover.curves import CURVES
+from prover.errors import ProverError
+from prover.pipeline.report import MOST_UNEXPLAINED
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE_SECONDS = 0.01
+
+console = Console(stderr=True)
+
+
+class Comparison:
+    """All cells of a command line, and how each is run.
+
+    Attributes
+    ----------
+    cells, refusals
+        What is compared, and why policies cannot run here, by name.
+    settings
+        What runs must share to be compared.
+
+    Raises
+    ------
+    PipelineError
+        If a GPU is asked for and there is none.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._end = time.monotonic() + options.seconds
+        self.cells = [
+            Cell(*one)
+            for one in itertools.product(
+                options.log2, options.modes, options.regimes, options.policies
+            )
+        ]
+        self.refusals = {
+            name: refusal
+            for name in options.policies
+            if (refusal := POLICIES[name].refusal(options.backend, options.libraries))
+        }
+        folder = options.inputs or options.out / "inputs"
+        self._inputs = {
+            log2: Inputs(folder / options.curve, options.curve, log2, options.circuits)
+            for log2 in options.log2
+        }
+        names = ("backend", "curve", "circuits", "ahead")
+        self.settings = {name: getattr(options, name) for name in names}
+        self.settings["machine"] = machine.describe()
+        if options.backend == "cuda":
+            self.settings["gpu"] = _gpu()
+
+    def run(self, journal: Journal, progress: Progress) -> None:
+        """Make the runs that the journal lacks, as long as there is time."""
+        runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
+        for inputs in self._inputs.values():
+            inputs.make(self._options.backend, console.print)
+        task = progress.add_task("", total=self._options.runs * len(runnable))
+        for number in range(self._options.runs):
+            random.Random(number).shuffle(runnable)
+            for log2 in self._options.log2:  # a size at a time, so that its files stay in memory
+                missing = [cell for cell in runnable if cell.log2 == log2]
+                missing = [cell for cell in missing if (cell, number) not in journal]
+                progress.advance(task, len([c for c in runnable if c.log2 == log2]) - len(missing))
+                if missing and time.monotonic() < self._end:
+                    self._warm_up(log2)
+                for cell in missing:
+                    if time.monotonic() >= self._end:
+                        return
+                    title = f"2^{log2} {cell.mode}, {cell.policy}, {cell.regime}"
+                    progress.update(task, description=title)
+                    run = self.measure(cell)
+                    if "error" in run or not console.is_terminal:
+                        outcome = run.get("error") or f"{run['wall_s']:.2f} s"
+                        console.print(f"{title}: {outcome}", markup=False, soft_wrap=True)
+                    journal.add(cell, number, run)
+                    progress.advance(task)
+
+    def left(self, journal: Journal) -> int:
+        """How many runs the journal lacks."""
+        runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
+        rounds = range(self._options.runs)
+        return sum((cell, number) not in journal for cell in runnable for number in rounds)
+
+    def _warm_up(self, log2: int) -> None:
+        """Have the host give the machine what a run will use, so that the first does not pay."""
+        vector = 32 << log2
+        wanted = 8 * vector + (self._options.ahead or 8 * vector)  # of the backend, assignments
+        command = [sys.executable, "-m", "bench.machine", str(wanted)]
+        environment = machine.regime_environment("4 KiB")
+        subprocess.run(command, env=environment, cwd=ROOT, check=True)
+
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        """The figures of one run, or what went wrong with it as ``error``."""
+        inputs, options = self._inputs[cell.log2], self._options
+        with tempfile.TemporaryDirectory() as folder:
+            words = ["--key", inputs.key, "--mode", cell.mode, "--policy", cell.policy]
+            words += ["--regime", cell.regime, "--backend", options.backend, "-o", folder]
+            words += ["--unexplained", options.unexplained]
+            words += [] if options.ahead is None else ["--ahead", options.ahead]
+            words += inputs.witnesses
+            process = subprocess.Popen(
+                [sys.executable, "-m", "bench.pipeline_run", *map(str, words)],
+                cwd=ROOT,
+                env=POLICIES[cell.policy].variables(cell.regime, options.libraries),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                with sampling(process.pid) as samples:
+                    out, problems = process.communicate()
+            finally:
+                process.kill()
+                process.wait()
+            if process.returncode:
+                last = (problems.strip().splitlines() or ["no message"])[-1]
+                return {"error": f"exit code {process.returncode}: {last}"}
+            run: dict[str, Any] = json.loads(out)
+            try:
+                wrong = inputs.judge([(Path(p), Path(q)) for p, q in run.pop("proofs")])
+            except ProverError as error:
+                wrong = str(error)
+        if wrong:
+            return {"error": wrong}
+        begin, end = run.pop("began"), run.pop("ended")
+        run["resident"] = thinned([(t - begin, size) for t, size in samples if begin <= t <= end])
+        return run
+
+
+def _gpu() -> dict[str, Any]:
+    """Describe the GPU, in a process that ends again and leaves it alone."""
+    program = (
+        "import json; from bench.gpu_run import describe_gpu; print(json.dumps(describe_gpu()))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise PipelineError(f"--backend cuda finds no GPU here: {last}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@contextmanager
+def sampling(pid: int) -> Iterator[list[tuple[float, int]]]:
+    """Times (of `time.monotonic`) and resident bytes of a process, while the block runs."""
+    samples: list[tuple[float, int]] = []
+    over = threading.Event()
+    status = Path(f"/proc/{pid}/statm")
+
+    def sample() -> None:
+        while not over.wait(SAMPLE_SECONDS):
+            try:
+                pages = int(status.read_text().split()[1])
+            except (OSError, IndexError):
+                return
+            samples.append((time.monotonic(), pages * mmap.PAGESIZE))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        thread.join()
+
+
+def thinned(samples: list[tuple[float, int]], most: int = 60) -> list[tuple[float, int]]:
+    """At most so many samples, the highest of each stretch, so that no peak is lost."""
+    step = max(1, -(-len(samples) // most))
+    stretches = [samples[i : i + step] for i in range(0, len(samples), step)]
+    highest = [max(stretch, key=lambda sample: sample[1]) for stretch in stretches]
+    return [(round(seconds, 3), size) for seconds, size in highest]
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--curve", choices=CURVES, default="bls12381")
+    parser.add_argument("--log2", type=int, nargs="+", required=True, metavar="N",
+                        help="binary logarithms of the domains")  # fmt: skip
+    parser.add_argument("--circuits", type=int, default=10, metavar="K", help="of a run")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each cell")
+    parser.add_argument("--ahead", type=size, metavar="BYTES",
+                        help="memory for assignments, such as 4GiB (default: one in proof and one "
+                        "that is made meanwhile)")  # fmt: skip
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--regimes", nargs="+", choices=machine.REGIMES,
+                        default=list(machine.REGIMES), help="of pages")  # fmt: skip
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--libraries", type=Path, metavar="FOLDER",
+                        help="look for jemalloc and mimalloc there first")  # fmt: skip
+    parser.add_argument("--unexplained", type=float, default=MOST_UNEXPLAINED, metavar="SHARE",
+                        help="part of its wall time that a run may leave unexplained "
+                        "(default: %(default)s)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=float("inf"),
+                        help="begin no run after these")  # fmt: skip
+    parser.add_argument("--inputs", type=Path, metavar="FOLDER",
+                        help="keep keys and witnesses there (default: in the results' folder)",
+                        )  # fmt: skip
+    parser.add_argument("-o", "--out", type=Path, default=Path("pipeline-out"), metavar="FOLDER")
+    options = parser.parse_args(words)
+    if min(options.log2) < 5 or max(options.log2) > 27:
+        parser.error("--log2 takes numbers from 5 to 27")
+    if options.circuits < 1 or options.runs < 1:
+        parser.error("--circuits and --runs are at least 1")
+    return options
+
+
+def size(text: str) -> int:
+    """A parser of numbers of bytes such as 4GiB, for argparse."""
+    try:
+        return parse_size(text)
+    except BigmemError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run what is missing; write and show the results."""
+    options = parse(words)
+    interrupted = False
+    try:
+        comparison = Comparison(options)
+        options.out.mkdir(parents=True, exist_ok=True)
+        journal = Journal(options.out / "runs.jsonl", comparison.settings)
+        with Progress(console=console) as progress:
+            try:
+                comparison.run(journal, progress)
+            except KeyboardInterrupt:
+                interrupted = True
+    except (PipelineError, ProverError, OSError, subprocess.CalledProcessError) as error:
+        print(f"pipeline: {error}", file=sys.stderr)
+        return 2
+    if left := comparison.left(journal):
+        console.print(f"{left} runs are not made yet; the same command makes them")
+    results = pipeline_report.summarize(
+        comparison.settings,
+        {cell: journal.runs(cell) for cell in comparison.cells},
+        comparison.refusals,
+    )
+    page = pipeline_report.write(results, options.out, f"pipeline-{options.backend}")
+    print(page, end="")
+    return pipeline_report.verdict(results, interrupted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

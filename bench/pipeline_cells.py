@@ -1,0 +1,144 @@
+"""What the pipeline is compared under: release policies, one an owner of memory, and page regimes.
+
+The two owners are the backend, with its vectors and workspaces, and the assignments: witness, a, b
+and c of each circuit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import bigmem
+from bench import machine
+from bench.core.contenders import Contender, NotInstalled
+
+MODES = ("seed", "normal")
+"""a, b, c made ahead on the host and handed over, as in the origin story; or made in the proof."""
+
+BASELINE = "inline"
+
+Kind = Literal["mapped", "dontneed", "detached", "recycle", "pinned", "system"]
+Moment = Literal["return", "explicit", "early"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One way to own memory.
+
+    Attributes
+    ----------
+    name, meaning
+        What tables call it, and what it does.
+    backend, assignments
+        The allocators of the two owners, see `make_allocator`.
+    moment
+        When an assignment goes, see `prover.pipeline.engine.Release`.
+    malloc
+        The library to preload, for `SystemAllocator`.
+    """
+
+    name: str
+    meaning: str
+    backend: Kind
+    assignments: Kind
+    moment: Moment = "return"
+    malloc: Contender | None = None
+
+    def refusal(self, backend: str, libraries: Path | None) -> str | None:
+        """Why it cannot run here, if so."""
+        if self.assignments == "pinned" and backend != "cuda":
+            return "needs a GPU"
+        try:
+            self.variables("huge", libraries)
+        except NotInstalled as error:
+            return str(error).replace("not installed", "not installed here")
+        return None
+
+    def variables(self, regime: str, libraries: Path | None) -> dict[str, str]:
+        """The environment of its process in a page regime.
+
+        Raises
+        ------
+        NotInstalled
+        """
+        variables = machine.regime_environment(regime)
+        if self.malloc is not None:
+            variables |= self.malloc.variables(libraries)
+            if regime == "huge":
+                variables |= _ASK_FOR_HUGE[self.malloc.name]
+        return variables
+
+
+_ASK_FOR_HUGE = {
+    "glibc": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "jemalloc": {"MALLOC_CONF": "thp:always"},
+    # What it was called up to 2.0, and since
+    "mimalloc": {"MIMALLOC_LARGE_OS_PAGES": "1", "MIMALLOC_ALLOW_LARGE_OS_PAGES": "1"},
+}
+"""What brings each malloc to advise huge pages, which none does by itself."""
+
+_MALLOCS = (
+    Contender("glibc"),
+    Contender("jemalloc", library="jemalloc", package="libjemalloc2"),
+    Contender("mimalloc", library="mimalloc", package="libmimalloc2.0"),
+)
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy(BASELINE, "each vector has a mapping, unmapped on the spot as functions return",
+               "mapped", "mapped"),
+        Policy("explicit", "inline, but by hand, at the end of the proof and inside its timers",
+               "mapped", "mapped", "explicit"),
+        Policy("madvise", "an arena advises away, on the spot, what is dropped",
+               "dontneed", "dontneed"),
+        Policy("detached", "a thread in the background unmaps what is dropped",
+               "detached", "detached"),
+        Policy("detached-backend", "the backend detached, the assignments inline",
+               "detached", "mapped"),
+        Policy("detached-assignments", "the assignments detached, the backend inline",
+               "mapped", "detached"),
+        Policy("early", "detached, and a, b and c go as soon as the transforms have read them",
+               "detached", "detached", "early"),
+        Policy("recycle", "early, into arenas that keep pages warm",
+               "recycle", "recycle", "early"),
+        Policy("recycle+pinned", "recycle, with the assignments in pinned memory",
+               "recycle", "pinned", "early"),
+        *(Policy(malloc.name, f"malloc and free of {malloc.name}",
+                 "system", "system", "return", malloc) for malloc in _MALLOCS),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to measure: a size, a mode, a policy and a page regime."""
+
+    log2: int
+    mode: str
+    regime: str
+    policy: str
+
+
+def make_allocator(
+    kind: Kind, regime: str, budget: bigmem.Budget | None = None
+) -> bigmem.Allocator:
+    """An allocator of one owner, in a process that was started for the regime."""
+    pages = bigmem.AnonymousPages(huge="never" if regime == "4 KiB" else "auto")
+    match kind:
+        case "system":
+            return bigmem.SystemAllocator()
+        case "mapped":
+            return bigmem.MappedAllocator(pages=pages)
+        case "detached":
+            return bigmem.MappedAllocator(pages=pages, release=bigmem.Deferred())
+        case "dontneed":
+            return bigmem.ArenaAllocator(pages=pages, release=bigmem.Inline())
+        case "recycle":
+            return bigmem.ArenaAllocator(pages=pages)
+        case "pinned":
+            from bigmem.cuda import PinnedAllocator
+
+            return PinnedAllocator()

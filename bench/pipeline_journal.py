@@ -1,0 +1,71 @@
+"""The runs made so far, a line of JSON each, so that an interrupted comparison can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.pipeline_cells import Cell
+from bench.pipeline_inputs import PipelineError
+
+Run = Mapping[str, Any]
+
+
+class Journal:
+    """Runs by cell and round, in a file that only ever grows.
+
+    Parameters
+    ----------
+    settings
+        What all runs of a file have in common: its first line.
+
+    Raises
+    ------
+    PipelineError
+        If the file is there with other settings.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self._runs: dict[tuple[Cell, int], Run] = {}
+        lines = self._whole_lines()
+        if not lines:
+            self._append(settings)
+        elif json.loads(lines[0]) != settings:
+            raise PipelineError(
+                f"{path}: its runs are not comparable: they were made with {lines[0]}; give "
+                "another folder with -o, or remove it"
+            )
+        for line in lines[1:]:
+            entry = json.loads(line)
+            self._runs[Cell(**entry["cell"]), entry["round"]] = entry["run"]
+
+    def _whole_lines(self) -> list[str]:
+        """All lines of the file; one that a killed process left unfinished is cut off."""
+        if not self.path.exists():
+            return []
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self.path.write_bytes(whole)
+        return whole.decode().splitlines()
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def __contains__(self, key: tuple[Cell, int]) -> bool:
+        """Whether the run need not be made; one that failed is due again."""
+        return "error" not in self._runs.get(key, {"error": "not made"})
+
+    def add(self, cell: Cell, number: int, run: Run) -> None:
+        """Keep the run of a cell in a round."""
+        self._append({"cell": asdict(cell), "round": number, "run": run})
+        self._runs[cell, number] = run
+
+    def runs(self, cell: Cell) -> dict[int, Run]:
+        """The runs of a cell by round."""
+        return {number: run for (other, number), run in self._runs.items() if other == cell}

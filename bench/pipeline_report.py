@@ -1,0 +1,205 @@
+"""The comparison's runs as JSON, as Markdown and as pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench import machine, pipeline_pictures
+from bench.pipeline_cells import BASELINE, POLICIES, Cell
+from bench.pipeline_journal import Run
+
+FIGURES = ("wall_s", "p50_s", "p99_s", "tax_s", "gap_s", "gap_of_inner", "minor_faults",
+           "peak_rss_bytes", "reclaim_cpu_s", "map_s", "fault_s", "release_s", "inner_s", "outer_s",
+           "gap_map_s", "gap_release_s", "gap_fault_s", "gap_wait_s", "unexplained_s",
+           "synthesis_s", "device_s", "huge_bytes")  # fmt: skip
+
+COLUMNS = ("pages", "policy", "wall s", "against inline", "p50 ms", "p99 ms", "tax s", "gap ms",
+           "gap / inner", "faults", "peak MiB", "reclaimer s")  # fmt: skip
+
+READING = (
+    "Medians of the runs, with the least and the most in brackets; *against inline* is taken in "
+    "each round by itself. p50, p99: from the beginning of a circuit's proof to its files (of few "
+    "proofs, p99 is the slowest). tax: seconds of the program's own threads, added up over them, "
+    "in allocations, in the kernel (page faults above all), and in releases. gap: what the outer "
+    "timer of the proofs measures and the inner one does not. reclaimer: processor time of the "
+    "threads that give memory back."
+)
+
+_ENOUGH_RUNS = 5
+
+Summary = Mapping[str, Any]
+
+
+def summarize(
+    settings: Mapping[str, Any],
+    runs: Mapping[Cell, Mapping[int, Run]],
+    refusals: Mapping[str, str],
+) -> dict[str, Any]:
+    """The comparison as it is written to JSON.
+
+    Parameters
+    ----------
+    settings
+        What the runs have in common, the machine among it.
+    runs
+        By cell and round.
+    refusals
+        Why policies were not run, by name.
+    """
+    entries, failures = [], []
+    for cell, by_round in runs.items():
+        entry: dict[str, Any] = {**vars(cell)}
+        base = runs.get(Cell(cell.log2, cell.mode, cell.regime, BASELINE), {})
+        good = {n: run for n, run in by_round.items() if "error" not in run}
+        for number, run in sorted(by_round.items()):
+            if "error" in run:
+                failures.append(f"{_title(cell)}, round {number + 1}: {run['error']}")
+        if cell.policy in refusals:
+            entry["not_run"] = refusals[cell.policy]
+        elif not good:
+            entry["not_run"] = "failed" if by_round else "not run yet"
+        else:
+            entry |= _summary(good, {n: run for n, run in base.items() if "error" not in run})
+        entries.append(entry)
+    return {**settings, "cells": entries, "failures": failures}
+
+
+def _summary(good: Mapping[int, Run], base: Mapping[int, Run]) -> dict[str, Any]:
+    by_wall = sorted(good.values(), key=lambda run: float(run["wall_s"]))
+    middle = by_wall[len(by_wall) // 2]
+    ratios = [run["wall_s"] / base[n]["wall_s"] for n, run in good.items() if n in base]
+    return {
+        "runs": len(good),
+        "walls_s": [round(run["wall_s"], 4) for _, run in sorted(good.items())],
+        **{name: _spread([run[name] for run in good.values()]) for name in FIGURES},
+        "against": _spread(ratios) if ratios else None,
+        "owners": middle["owners"],
+        "layers": {
+            name: median(run["layers"].get(name, 0.0) for run in good.values())
+            for name in middle["layers"]
+        },
+        "resident": middle["resident"],
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def _title(cell: Cell) -> str:
+    return f"2^{cell.log2} {cell.mode}, {cell.policy}, {cell.regime} pages"
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """A table for each size and mode, with what follows from it, and the machine."""
+    entries = results["cells"]
+    lines = []
+    for log2, mode in dict.fromkeys((entry["log2"], entry["mode"]) for entry in entries):
+        here = [entry for entry in entries if (entry["log2"], entry["mode"]) == (log2, mode)]
+        here.sort(key=lambda entry: machine.REGIMES.index(entry["regime"]))
+        rows = [COLUMNS, *(cells(entry) for entry in here)]
+        title = f"{results['circuits']} circuits of 2^{log2}, {mode} mode"
+        lines += [f"**{title}**", "", *machine.markdown_table(rows, names=2), ""]
+        lines += [*(f"* {sentence}" for sentence in findings(here)), ""]
+    lines += [READING, "", f"{_described(results)}.", ""]
+    for failure in results["failures"]:
+        lines.append(f"**failed** {failure}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def cells(entry: Summary) -> tuple[str, ...]:
+    """A cell as the strings of `COLUMNS`."""
+    names = (entry["regime"], entry["policy"])
+    if "not_run" in entry:
+        return (*names, entry["not_run"], *["-"] * (len(COLUMNS) - 3))
+    middle = {name: entry[name]["median"] for name in FIGURES}
+    return (
+        *names,
+        _range(entry["wall_s"], ".2f"),
+        _range(entry["against"], ".2f") if entry["against"] else "-",
+        f"{middle['p50_s'] * 1e3:.0f}",
+        f"{middle['p99_s'] * 1e3:.0f}",
+        f"{middle['tax_s']:.2f}",
+        f"{middle['gap_s'] * 1e3:.1f}",
+        f"{middle['gap_of_inner']:.2%}",
+        f"{middle['minor_faults']:,.0f}",
+        f"{middle['peak_rss_bytes'] / machine.MIB:,.0f}",
+        f"{middle['reclaim_cpu_s']:.2f}",
+    )
+
+
+def _range(spread: Mapping[str, float], form: str) -> str:
+    return f"{spread['median']:{form}} ({spread['min']:{form}}-{spread['max']:{form}})"
+
+
+def findings(entries: list[Summary]) -> list[str]:
+    """Whether any policy gained against the baseline: one sentence a page regime.
+
+    Among a dozen policies one is always ahead. A gain is only what noise would hardly bring about:
+    the slowest of five runs is faster than the fastest of the baseline's five.
+    """
+    sentences = []
+    for regime in machine.REGIMES:
+        measured = {
+            entry["policy"]: entry
+            for entry in entries
+            if entry["regime"] == regime and entry.get("against")
+        }
+        base = measured.pop(BASELINE, None)
+        if base is None or not measured:
+            continue
+        best = min(measured.values(), key=lambda entry: float(entry["against"]["median"]))
+        text = (
+            f"{regime} pages: the best is {best['policy']}, with "
+            f"{_range(best['against'], '.2f')} of inline's time"
+        )
+        if min(best["runs"], base["runs"]) < _ENOUGH_RUNS:
+            sentences.append(f"{text}; too few runs to call it a gain.")
+        elif best["wall_s"]["max"] < base["wall_s"]["min"]:
+            sentences.append(f"{text}: a gain, each of its runs beat all of inline's.")
+        else:
+            sentences.append(f"{text}: no gain, its runs and inline's overlap.")
+    return sentences
+
+
+def _described(results: Mapping[str, Any]) -> str:
+    m = results["machine"]
+    gpu = f", {results['gpu']['gpu']}" if results.get("gpu") else ""
+    runs = max((entry.get("runs", 0) for entry in results["cells"]), default=0)
+    return (
+        f"{results['curve']}, --backend {results['backend']}; runs of each: {runs}. "
+        f"Machine: {m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB{gpu}, "
+        f"Linux {m['kernel']}{' (virtual machine)' if m['virtual'] else ''}, "
+        f"THP={m['transparent_hugepage']}, Python {m['python']}, NumPy {m['numpy']}"
+    )
+
+
+def verdict(results: Mapping[str, Any], interrupted: bool) -> int:
+    """The exit code: 1 if anything failed, 130 after an interrupt."""
+    return 1 if results["failures"] else 130 if interrupted else 0
+
+
+def policies_table() -> list[str]:
+    """What each policy means, as Markdown."""
+    rows = [("policy", "what it does"), *((p.name, p.meaning) for p in POLICIES.values())]
+    return machine.markdown_table(rows, names=2)
+
+
+def write(results: Mapping[str, Any], folder: Path, name: str) -> str:
+    """Write NAME.json, NAME.md and the pictures; the page."""
+    page = markdown(results)
+    (folder / f"{name}.json").write_text(_json(results))
+    (folder / f"{name}.md").write_text(page)
+    pipeline_pictures.draw(results, folder, name)
+    return page
+
+
+def _json(results: Mapping[str, Any]) -> str:
+    """JSON with a line a cell: their curves would make it long."""
+    head = json.dumps({name: part for name, part in results.items() if name != "cells"}, indent=1)
+    lines = ",\n".join(f"  {json.dumps(entry)}" for entry in results["cells"])
+    return f'{head[:-2]},\n "cells": [\n{lines}\n ]\n}}\n'

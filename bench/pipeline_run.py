@@ -1,0 +1,221 @@
+"""One run of the pipeline's comparison, in a process of its own; prints its figures as JSON.
+
+The first witness is proved once before the clock starts, on other allocators: what a process pays
+once (CUDA, the key's way to the GPU, imports) is no policy's doing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import bigmem
+from bench.pipeline_cells import MODES, POLICIES, make_allocator
+from bench.timing import percentile
+from bigmem import osmem
+from prover.backends import get_backend
+from prover.backends.base import GROUPS, PHASES, Backend
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+from prover.pipeline.batch import write
+from prover.pipeline.engine import Engine
+from prover.pipeline.report import LayerReport, Row, UnexplainedTime
+from prover.pipeline.single import Statement
+from prover.pipeline.timers import Timers
+from prover.pipeline.usage import Meter
+
+_MARKS = {*GROUPS, *PHASES, "release"}
+_RECLAIMER = "bigmem-reclaim"
+_THREAD_CLOCK = 6  # of a thread, the time on a processor: what pthread_getcpuclockid makes
+
+
+class Circuits:
+    """Proofs of circuits of one key, and what was seen of them.
+
+    Parameters
+    ----------
+    owners
+        What `Engine` takes: allocators, mode, release, ahead.
+
+    Attributes
+    ----------
+    files
+        proof.json and public.json of each.
+    layers
+        The layer ``circuit`` of each that is done.
+    huge_bytes
+        In huge pages after the first: they were asked for, but did we get any?
+    """
+
+    def __init__(
+        self,
+        key: ProvingKey,
+        witnesses: Sequence[Path],
+        backend: Backend,
+        folder: Path,
+        **owners: Any,
+    ) -> None:
+        self._witnesses = witnesses
+        self._engine = Engine(key, backends=[backend], **owners)
+        self.files = [
+            (folder / f"{number}.proof.json", folder / f"{number}.public.json")
+            for number in range(1, len(witnesses) + 1)
+        ]
+        self.layers: list[bigmem.LayerTimes] = []
+        self.huge_bytes = 0
+
+    def prove(self) -> None:
+        """Prove all."""
+        self._engine.run(len(self._witnesses), self._witness, self._finish, self._advance)
+
+    def _witness(self, number: int) -> Witness:
+        return Witness.open(self._witnesses[number - 1])
+
+    def _finish(self, number: int, proved: Statement) -> None:
+        proof, public = self.files[number - 1]
+        write(proved, proof, public)
+
+    def _advance(self, number: int, layer: bigmem.LayerTimes) -> None:
+        if not self.layers:
+            self.huge_bytes = osmem.huge_page_bytes()
+        self.layers.append(layer)
+
+
+def by_mark(report: LayerReport) -> dict[str, float]:
+    """Seconds of the proving thread by the marks of the origin's timers.
+
+    What is in none of them counts by its innermost layer, and is ``gap`` where there is none.
+    """
+    total: dict[str, float] = {}
+    for row in report.rows:
+        if row.path[0] == "worker":
+            marks = [name for name in row.path if name in _MARKS]
+            name = marks[0] if marks else "gap" if _has_inside(row, report) else row.path[-1]
+            total[name] = total.get(name, 0.0) + row.gap_s
+    return total
+
+
+def gap(report: LayerReport) -> dict[str, float]:
+    """The outer and the inner timer of the circuits, and what is in the gap between them.
+
+    The outer one covers all of a circuit, the inner one what happens in its innermost layers.
+    """
+    circuit = [row for row in report.rows if row.path[:2] == ("worker", "circuit")]
+    outer = sum(row.outer_s for row in circuit if len(row.path) == 2)
+    between = [row for row in circuit if _has_inside(row, report)]
+    seconds = sum(row.gap_s for row in between)
+    return {
+        "outer_s": outer,
+        "inner_s": outer - seconds,
+        "gap_s": seconds,
+        "gap_of_inner": seconds / (outer - seconds),
+        "gap_map_s": sum(row.map_s for row in between),
+        "gap_release_s": sum(row.release_s for row in between),
+        "gap_fault_s": sum(row.fault_s for row in between),
+        "gap_wait_s": sum(row.wait_s for row in between),
+    }
+
+
+def _has_inside(row: Row, report: LayerReport) -> bool:
+    depth = len(row.path)
+    return any(other.path[:depth] == row.path != other.path for other in report.rows)
+
+
+def reclaimer_seconds() -> float:
+    """Processor time of the threads that reclaim, so far."""
+    total = 0.0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that is ending
+            if (task / "comm").read_text().strip() == _RECLAIMER:
+                total += time.clock_gettime(~int(task.name) << 3 | _THREAD_CLOCK)
+    return total
+
+
+def forget_peak() -> None:
+    """Begin the record of the highest resident set anew, where the kernel lets us."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of the run; ``proofs`` names the files it has made."""
+    policy = POLICIES[options.policy]
+    if policy.malloc is not None:
+        policy.malloc.make()  # or it was not preloaded
+    key = ProvingKey.open(options.key)
+    backend = get_backend(options.backend, domain=key.domain)
+    with bigmem.MappedAllocator() as other:
+        Circuits(
+            key, options.witnesses[:1], backend, options.out,
+            vectors=other, assignments=other, mode=options.mode,
+        ).prove()  # fmt: skip
+    owners = {
+        "vectors": make_allocator(policy.backend, options.regime),
+        "assignments": make_allocator(policy.assignments, options.regime),
+    }
+    circuits = Circuits(
+        key, options.witnesses, backend, options.out,
+        mode=options.mode, release=policy.moment, ahead=options.ahead, **owners,
+    )  # fmt: skip
+    reclaimed, device = reclaimer_seconds(), sum(backend.device_seconds().values())
+    forget_peak()
+    meter = Meter(*owners.values())
+    with Timers(*owners.values()) as timers:
+        began = time.monotonic()
+        circuits.prove()
+        ended = time.monotonic()
+    usage = meter.stop()
+    for owner in owners.values():
+        owner.flush()
+    report = LayerReport.of(timers)
+    walls = [layer.wall_s for layer in circuits.layers]
+    run = {
+        "began": began,
+        "ended": ended,
+        "proofs": [list(map(str, files)) for files in circuits.files],
+        **asdict(usage),
+        "p50_s": median(walls),
+        "p99_s": percentile(walls, 99),
+        "tax_s": usage.map_s + usage.fault_s + usage.release_s,
+        **gap(report),
+        "device_s": sum(backend.device_seconds().values()) - device,
+        "reclaim_cpu_s": reclaimer_seconds() - reclaimed,
+        "huge_bytes": circuits.huge_bytes,
+        "unexplained_s": report.unexplained_s,
+        "synthesis_s": sum(r.outer_s for r in report.rows if r.path == ("ahead", "synthesis")),
+        "layers": by_mark(report),
+        "owners": {name: asdict(owner.stats()) for name, owner in owners.items()},
+    }
+    try:
+        report.check(options.unexplained)
+    except UnexplainedTime as error:
+        run["error"] = str(error)
+    return run
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--key", type=Path, required=True)
+    parser.add_argument("--mode", choices=MODES, required=True)
+    parser.add_argument("--policy", choices=POLICIES, required=True)
+    parser.add_argument("--regime", required=True)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--ahead", type=int)
+    parser.add_argument("--unexplained", type=float, required=True)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("witnesses", type=Path, nargs="+")
+    json.dump(measure(parser.parse_args()), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

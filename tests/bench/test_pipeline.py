@@ -1,0 +1,167 @@
+"""The pipeline's comparison from end to end, at a size whose figures mean nothing."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import pipeline
+from bench.pipeline_inputs import Inputs
+
+LOG2, CIRCUITS = 6, 2
+FEW = ("--modes", "seed", "--policies", "inline", "recycle", "recycle+pinned")
+WORDS = ["--log2", str(LOG2), "--circuits", str(CIRCUITS), "--curve", "bn128", "--runs", "1",
+         "--unexplained", "1"]  # fmt: skip
+
+
+def compare(folder: Path, *words: str) -> int:
+    return pipeline.main([*WORDS, "-o", str(folder), *words])
+
+
+def cells(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    entries = json.loads((folder / "pipeline-cpu.json").read_text())["cells"]
+    return {(entry["regime"], entry["policy"]): entry for entry in entries}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of one comparison of a few policies."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    assert compare(folder, *FEW) == 0
+    return folder
+
+
+def test_every_cell_is_measured_or_says_why_not(made: Path) -> None:
+    found = cells(made)
+    assert len(found) == 6
+    for (_, policy), entry in found.items():
+        if policy == "recycle+pinned":
+            assert entry["not_run"] == "needs a GPU"
+            continue
+        assert entry["runs"] == 1
+        assert entry["wall_s"]["median"] > entry["inner_s"]["median"] > 0
+        assert {"NTT/MSM-H", "tail MSMs", "B in G2", "epilogue", "gap"} <= set(entry["layers"])
+        blocks = {name: owner["allocations"] for name, owner in entry["owners"].items()}
+        # Of each circuit w, a, b, c, and two masks of the key.
+        assert blocks["assignments"] == 4 * CIRCUITS + 2
+        assert blocks["vectors"] > 0
+        hits = sum(owner["warm_hits"] for owner in entry["owners"].values())
+        assert (hits > 0) == (policy == "recycle")
+    for question in ("time", "tax", "resident"):
+        assert (made / f"pipeline-cpu-{question}.png").stat().st_size > 10_000
+
+
+def test_it_goes_on_where_it_was_stopped(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    journal = (made / "runs.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "runs.jsonl").write_text("".join(journal[:-1]))  # one run is missing
+    last = json.loads(journal[-1])["cell"]
+    assert compare(tmp_path, *FEW, "--seconds", "0") == 0
+    assert (tmp_path / "runs.jsonl").read_text() == "".join(journal[:-1])
+    assert "1 runs are not made yet" in capsys.readouterr().err
+    assert cells(tmp_path)[last["regime"], last["policy"]]["not_run"] == "not run yet"
+    assert compare(tmp_path, *FEW) == 0
+    again = (tmp_path / "runs.jsonl").read_text().splitlines(keepends=True)
+    assert again[:-1] == journal[:-1]
+    assert json.loads(again[-1])["cell"] == last
+
+
+def test_an_interrupt_keeps_what_was_measured(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "inputs", tmp_path / "inputs")
+    many = [*WORDS, "--modes", "normal", "--policies", "inline", "--runs", "1000"]
+    command = [sys.executable, "-m", "bench.pipeline", *many, "-o", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        journal = tmp_path / "runs.jsonl"
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 2:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        page, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    lines = journal.read_text().splitlines()[1:]
+    regimes = {json.loads(line)["cell"]["regime"] for line in lines}
+    runs = {regime: entry.get("runs", 0) for (regime, _), entry in cells(tmp_path).items()}
+    assert {regime for regime, count in runs.items() if count} == regimes
+    assert sum(runs.values()) == len(lines)
+    assert page == (tmp_path / "pipeline-cpu.md").read_text()
+
+
+def test_a_thinned_curve_keeps_its_peak() -> None:
+    samples = [(i / 100, 1000 + (i == 777)) for i in range(1000)]
+    kept = pipeline.thinned(samples)
+    assert len(kept) <= 60
+    assert (7.77, 1001) in kept
+    assert pipeline.thinned(samples[:3]) == samples[:3]
+    assert pipeline.thinned([]) == []
+
+
+def test_a_run_that_fails_is_told_and_made_again(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made / "inputs", tmp_path / "inputs")
+    last = Inputs(tmp_path / "inputs" / "bn128", "bn128", LOG2, CIRCUITS).witnesses[-1]
+    right = last.read_bytes()
+    last.write_bytes(right[:-32] + bytes([right[-32] ^ 1]) + right[-31:])
+    words = ("--modes", "normal", "--policies", "inline", "--regimes", "huge")
+    assert compare(tmp_path, *words) == 1
+    assert "does not satisfy the circuit" in capsys.readouterr().out
+    assert [entry["not_run"] for entry in cells(tmp_path).values()] == ["failed"]
+    last.write_bytes(right)
+    assert compare(tmp_path, *words) == 0  # what failed is made again
+    assert [entry["runs"] for entry in cells(tmp_path).values()] == [1]
+
+
+def test_proofs_of_other_circuits_are_not_taken(made: Path) -> None:
+    inputs = Inputs(made / "inputs" / "bn128", "bn128", LOG2, CIRCUITS)
+    proofs = []
+    for witness in inputs.witnesses:
+        files = made / f"{witness.stem}.proof", made / f"{witness.stem}.public"
+        command = [sys.executable, "-m", "prover", "prove", inputs.key, witness, *files]
+        subprocess.run(list(map(str, command)), check=True, timeout=60)
+        proofs.append(files)
+    assert inputs.judge(proofs) is None
+    assert "is not about" in str(inputs.judge(proofs[::-1]))
+    mixed = [(proofs[1][0], proofs[0][1]), proofs[1]]
+    assert "does not verify" in str(inputs.judge(mixed))
+    assert "1 proofs of 2 circuits" in str(inputs.judge(proofs[:1]))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--log2", "4"], "from 5 to 27"),
+        (["--ahead", "much"], "is no size"),
+        (["--runs", "0"], "at least 1"),
+    ],
+)
+def test_senseless_words_are_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compare(tmp_path, *words)
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_missing_gpu_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is one, too
+    assert compare(tmp_path, "--backend", "cuda") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pipeline: --backend cuda finds no GPU here: ")
+
+
+def test_runs_of_other_settings_stay(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (made / "runs.jsonl").read_bytes()
+    assert compare(made, "--circuits", "3") == 2
+    assert "not comparable" in capsys.readouterr().err
+    assert (made / "runs.jsonl").read_bytes() == before

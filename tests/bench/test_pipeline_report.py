@@ -1,0 +1,147 @@
+"""What the comparison of the pipeline says of its runs, and that it can be stopped and goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import machine, pipeline_report
+from bench.core.contenders import Contender
+from bench.pipeline_cells import POLICIES, Cell, Policy, make_allocator
+from bench.pipeline_inputs import PipelineError
+from bench.pipeline_journal import Journal
+
+SETTINGS = {"backend": "cpu", "curve": "bn128", "circuits": 2, "machine": machine.describe()}
+INLINE, RECYCLE = (Cell(5, "seed", "4 KiB", name) for name in ("inline", "recycle"))
+
+
+def run(wall: float, **more: Any) -> dict[str, Any]:
+    zeros = dict.fromkeys(pipeline_report.FIGURES, 0.0)
+    resident = [[0.0, 1 << 20], [0.1, 3 << 20]]
+    return {
+        **zeros, "wall_s": wall, "inner_s": 1.0, "resident": resident, "layers": {"ntt": wall / 2},
+        "owners": {}, **more,
+    }  # fmt: skip
+
+
+def summary(**runs: list[dict[str, Any]]) -> dict[str, Any]:
+    by_cell = {Cell(5, "seed", "4 KiB", name): dict(enumerate(all)) for name, all in runs.items()}
+    return pipeline_report.summarize(SETTINGS, by_cell, {"jemalloc": "not installed here"})
+
+
+def test_a_ratio_is_taken_in_each_round() -> None:
+    results = summary(inline=[run(1.0), run(2.0), run(4.0)], recycle=[run(0.9), run(1.9), run(3.6)])
+    inline, recycle = results["cells"]
+    assert recycle["against"] == {"median": 0.9, "min": 0.9, "max": 0.95}
+    assert inline["against"] == {"median": 1.0, "min": 1.0, "max": 1.0}
+    assert recycle["wall_s"] == {"median": 1.9, "min": 0.9, "max": 3.6}
+
+
+@pytest.mark.parametrize(
+    ("walls", "ending"),
+    [
+        ([0.5, 0.6, 0.7, 0.8, 0.89], "a gain, each of its runs beat all of inline's."),
+        ([0.5, 0.5, 0.5, 0.5, 0.91], "no gain, its runs and inline's overlap."),
+        ([0.5, 0.5, 0.5, 0.5], "too few runs to call it a gain."),
+    ],
+)
+def test_a_gain_is_what_noise_would_not_bring_about(walls: list[float], ending: str) -> None:
+    inline = [run(wall) for wall in (0.9, 1.0, 1.1, 1.2, 1.3)]
+    results = summary(inline=inline, recycle=[run(wall) for wall in walls], early=inline)
+    (sentence,) = pipeline_report.findings(results["cells"])
+    assert sentence.startswith("4 KiB pages: the best is recycle, with 0.")
+    assert sentence.endswith(ending)
+
+
+def test_what_was_not_run_says_why() -> None:
+    results = summary(inline=[run(1.0)], jemalloc=[], recycle=[], early=[{"error": "exit code 2"}])
+    page = pipeline_report.markdown(results)
+    assert "| 4 KiB | jemalloc | not installed here | - |" in page
+    assert "| 4 KiB | recycle | not run yet | - |" in page
+    assert "| 4 KiB | early | failed | - |" in page
+    assert results["failures"] == ["2^5 seed, early, 4 KiB pages, round 1: exit code 2"]
+    assert "**failed** 2^5 seed, early" in page
+    assert pipeline_report.verdict(results, interrupted=False) == 1
+
+
+def test_a_failed_run_counts_in_no_figure() -> None:
+    good = summary(inline=[run(1.0)])
+    assert pipeline_report.verdict(good, interrupted=False) == 0
+    assert pipeline_report.verdict(good, interrupted=True) == 130
+    bad = summary(inline=[run(1.0), run(9.0, error="2.0% of the time is unexplained")])
+    assert bad["cells"][0]["wall_s"]["max"] == 1.0
+    assert bad["failures"][0].endswith("round 2: 2.0% of the time is unexplained")
+    assert pipeline_report.verdict(bad, interrupted=False) == 1
+
+
+def test_results_are_written_with_a_picture_a_question(tmp_path: Path) -> None:
+    results = summary(inline=[run(1.0)], recycle=[run(0.9)], jemalloc=[])
+    page = pipeline_report.write(results, tmp_path, "pipeline-cpu")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "pipeline-cpu.json", "pipeline-cpu.md",
+        *(f"pipeline-cpu-{question}.png" for question in ("time", "tax", "resident")),
+    }  # fmt: skip
+    assert (tmp_path / "pipeline-cpu.md").read_text() == page
+    assert (
+        pipeline_report.markdown(json.loads((tmp_path / "pipeline-cpu.json").read_text())) == page
+    )
+
+
+def test_a_journal_goes_on_after_a_line_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    journal = Journal(path, SETTINGS)
+    journal.add(INLINE, 0, run(1.0))
+    journal.add(RECYCLE, 0, run(2.0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])  # as if killed while it wrote
+    again = Journal(path, SETTINGS)
+    assert (INLINE, 0) in again
+    assert (RECYCLE, 0) not in again
+    again.add(RECYCLE, 0, run(2.0))
+    assert path.read_bytes() == whole
+    assert Journal(path, SETTINGS).runs(RECYCLE) == {0: run(2.0)}
+
+
+def test_failed_runs_are_made_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
+    journal.add(INLINE, 0, {"error": "exit code 1"})
+    assert journal.runs(INLINE) == {0: {"error": "exit code 1"}}
+    again = Journal(tmp_path / "runs.jsonl", SETTINGS)
+    assert (INLINE, 0) not in again
+    again.add(INLINE, 0, run(1.0))
+    assert Journal(tmp_path / "runs.jsonl", SETTINGS).runs(INLINE) == {0: run(1.0)}
+
+
+def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    Journal(tmp_path / "runs.jsonl", SETTINGS)
+    with pytest.raises(PipelineError, match="give another folder"):
+        Journal(tmp_path / "runs.jsonl", {**SETTINGS, "circuits": 3})
+
+
+def test_policies_that_cannot_run_here_are_told_apart(tmp_path: Path) -> None:
+    assert POLICIES["recycle+pinned"].refusal("cpu", None) == "needs a GPU"
+    assert POLICIES["recycle+pinned"].refusal("cuda", None) is None
+    assert POLICIES["glibc"].refusal("cpu", None) is None
+    absent = Contender("jemalloc", library="no-such-malloc", package="libnosuch")
+    policy = Policy("x", "", "system", "system", "return", absent)
+    assert policy.refusal("cpu", None) == "not installed here (apt install libnosuch)"
+    library = tmp_path / "libno-such-malloc.so.1"
+    library.touch()
+    assert policy.refusal("cpu", tmp_path) is None
+    huge, small = (policy.variables(regime, tmp_path) for regime in ("huge", "4 KiB"))
+    assert huge["LD_PRELOAD"] == small["LD_PRELOAD"] == str(library)
+    assert "MALLOC_CONF" in huge
+    assert "MALLOC_CONF" not in small
+
+
+@pytest.mark.parametrize("policy", [p for p in POLICIES.values() if p.assignments != "pinned"])
+def test_every_policy_has_its_allocators(policy: Policy) -> None:
+    for kind in (policy.backend, policy.assignments):
+        with make_allocator(kind, "4 KiB") as allocator:
+            block = allocator.allocate(1 << 20)
+            del block
+            assert allocator.flush()
+            stats = allocator.stats()
+            assert stats.live == stats.pending == stats.reclaiming == 0
+            assert (stats.warm > 0) == (kind == "recycle")

@@ -1,0 +1,116 @@
+"""What a run of the pipeline's comparison makes of the layers' report."""
+
+import argparse
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_device import EmulatedDevice, HostPointSums
+
+import bigmem
+from bench import pipeline_run
+from bench.pipeline_inputs import Inputs
+from bench.pipeline_run import by_mark, forget_peak, gap, reclaimer_seconds
+from bigmem import _core, osmem
+from bigmem.cuda import driver
+from prover.backends.cuda.backend import CudaBackend
+from prover.pipeline.report import LayerReport, Row
+
+
+def row(*path: str, outer: float, own: float, **parts: Any) -> Row:
+    zeros = dict.fromkeys(Row.__dataclass_fields__, 0.0)
+    given = {"path": path, "calls": 1, "outer_s": outer, "inner_s": outer - own, "gap_s": own}
+    return Row(**{**zeros, **given, **parts})  # type: ignore[arg-type]
+
+
+REPORT = LayerReport(
+    wall_s=10.0,
+    reading_s=0.0,
+    workers=1,
+    proofs=1,
+    between_s=0.0,
+    rows=(
+        row("worker", outer=10.0, own=0.25),
+        row("worker", "wait", outer=1.75, own=1.75),
+        row("worker", "circuit", outer=8.0, own=1.0, release_s=0.75, wait_s=0.25),
+        row("worker", "circuit", "proof", outer=7.0, own=0.5, map_s=0.5),
+        row("worker", "circuit", "proof", "NTT/MSM-H", outer=4.0, own=0.25, fault_s=0.25),
+        row("worker", "circuit", "proof", "NTT/MSM-H", "ntt", outer=3.75, own=3.75, fault_s=2.0),
+        row("worker", "circuit", "proof", "write", outer=2.5, own=2.5),
+        row("ahead", outer=9.0, own=1.0),
+        row("ahead", "synthesis", outer=8.0, own=8.0),
+    ),
+)
+
+
+def test_the_gap_is_what_no_innermost_layer_of_a_circuit_covers() -> None:
+    found = gap(REPORT)
+    assert (found["outer_s"], found["inner_s"], found["gap_s"]) == (8.0, 6.25, 1.75)
+    assert found["gap_of_inner"] == pytest.approx(1.75 / 6.25)
+    parts = {name: found[f"gap_{name}_s"] for name in ("map", "release", "fault", "wait")}
+    assert parts == {"map": 0.5, "release": 0.75, "fault": 0.25, "wait": 0.25}
+
+
+def test_every_second_of_the_proving_thread_has_one_mark() -> None:
+    found = by_mark(REPORT)
+    assert found == {"gap": 1.75, "wait": 1.75, "NTT/MSM-H": 4.0, "write": 2.5}
+    assert sum(found.values()) == 10.0
+
+
+def test_reclaiming_is_charged_to_its_threads_alone() -> None:
+    before = reclaimer_seconds()
+    deadline = time.monotonic() + 60
+    with bigmem.ArenaAllocator(
+        pages=bigmem.AnonymousPages(huge="never"), release=bigmem.Deferred()
+    ) as allocator:
+        while reclaimer_seconds() == before:
+            bigmem.full(1 << 22, 1.0, allocator=allocator)  # dropped at once
+            assert allocator.flush()
+            assert time.monotonic() < deadline
+    idle = reclaimer_seconds()
+    with ThreadPoolExecutor(1) as others:
+        others.submit(sum, range(10**6)).result()
+        busy = others.submit(time.thread_time).result()
+        assert reclaimer_seconds() - idle < busy
+
+
+def test_the_peak_can_be_forgotten() -> None:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("this kernel keeps the peak for ever")
+    held = bytearray(b"x") * (64 << 20)
+    high = osmem.peak_resident_bytes()
+    del held
+    forget_peak()
+    assert osmem.peak_resident_bytes() < high - (32 << 20)
+
+
+@pytest.mark.parametrize("mode", ["seed", "normal"])
+def test_the_cells_of_a_gpu_run_over_an_emulated_one(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = Inputs(tmp_path / "inputs", "bn128", 6, 3)
+    inputs.make("cpu", print)
+    fake = _core.FakeCuda()
+    monkeypatch.setattr(driver, "_addresses", fake.functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    device = EmulatedDevice()
+    backend = CudaBackend(device, HostPointSums(device))  # type: ignore[arg-type]
+    monkeypatch.setattr(pipeline_run, "get_backend", lambda *_, **__: backend)
+    options = argparse.Namespace(
+        key=inputs.key, mode=mode, policy="recycle+pinned", regime="4 KiB", backend="cuda",
+        ahead=None, unexplained=1.0, out=tmp_path, witnesses=inputs.witnesses,
+    )  # fmt: skip
+    run = pipeline_run.measure(options)
+    assert "error" not in run
+    assert inputs.judge([(Path(a), Path(b)) for a, b in run["proofs"]]) is None
+    pinned = run["owners"]["assignments"]
+    assert pinned["allocations"] == 2 + 3 * (4 if mode == "seed" else 1)
+    assert pinned["warm_hits"] > 0
+    assert 0 < run["device_s"] < run["wall_s"]
+    gc.collect()
+    _core.FakeCuda()  # what is left undone is done

@@ -1,0 +1,50 @@
+"""What docs/pipeline.md shows is what was measured, and what it says can be asked for."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bench import pipeline, pipeline_report
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "bench" / "results"
+
+
+def between(name: str) -> str:
+    return PAGE.split(f"<!-- begin {name} -->")[1].split(f"<!-- end {name} -->")[0].strip()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_tables_are_the_committed_results(backend: str) -> None:
+    table, figures = (RESULTS / f"pipeline-{backend}.{kind}" for kind in ("md", "json"))
+    if not table.exists():
+        assert between(f"pipeline-{backend}.md") == "Not measured yet."
+        return
+    text = table.read_text(encoding="utf-8")
+    assert between(f"pipeline-{backend}.md") == text.strip()
+    assert pipeline_report.markdown(json.loads(figures.read_text())) == text
+    assert "**failed**" not in text
+
+
+def test_every_policy_is_told() -> None:
+    assert between("policies") == "\n".join(pipeline_report.policies_table())
+
+
+def test_pictures_come_with_the_results() -> None:
+    pictures = re.findall(r"\]\(\.\./bench/results/(pipeline-(\w+)-\w+\.png)\)", PAGE)
+    assert len(pictures) >= 3
+    for picture, backend in pictures:
+        assert (RESULTS / picture).is_file() == (RESULTS / f"pipeline-{backend}.md").is_file()
+
+
+def test_commands_can_be_given() -> None:
+    assert re.search(r"^bench-pipeline:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    page = PAGE.replace("\\\n", " ")
+    commands = re.findall(r"^\.venv/bin/python -m bench\.pipeline (--backend .*)$", page, re.M)
+    assert commands
+    for command in commands:
+        assert pipeline.parse(shlex.split(command)).backend == "cuda"
