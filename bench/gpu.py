@@ -88,7 +88,8 @@ def main() -> int:
     device = Device(notify=lambda line: print(line, flush=True))
     run = Run(device, options.seconds)
     run.figures["gpu"] = describe_gpu()
-    print(run.figures["gpu"], flush=True)
+    run.figures["uploads"] = device.uploads
+    print(run.figures["gpu"], f"uploads: {device.uploads}", sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts: list[Part] = [("compile", compile_all)]

@@ -13,13 +13,17 @@ import cupy
 import numpy as np
 import pytest
 
+import bigmem
 from bench.chain import write_chain
+from bigmem.cuda import PinnedAllocator
 from prover.backends import get_backend, get_cuda_backends
 from prover.backends.cpu import _cpu
+from prover.backends.cuda import staging
 from prover.backends.cuda.backend import CudaBackend
 from prover.backends.cuda.device import Device
 from prover.backends.cuda.fixed_base import CudaMultiples
 from prover.backends.cuda.matrices import LONG_ROW, compress
+from prover.backends.cuda.staging import PINNED_BYTES
 from prover.backends.cuda.transform import Transform
 from prover.cli import main
 from prover.curves import CURVES
@@ -101,6 +105,54 @@ def test_matrices_equal_the_cpu(curve, device, generator):
     assert np.array_equal(device.download(out), [a, b])
 
 
+def test_uploads_go_through_pinned_memory(device, generator):
+    """More than there are slots for, into a part of an array; the source changes at once."""
+    host = generator.integers(0, 256, (3 << 20, 64), np.uint8)
+    expected, dropped = host.copy(), []
+
+    def drop(piece):
+        dropped.append(len(piece))
+        piece[:] = 0
+
+    out = device.empty((len(host) + 5, 64))
+    device.upload(host, out[5:], drop)
+    assert not host.any()
+    assert sum(dropped) == len(host)
+    assert np.array_equal(device.download(out[5:]), expected)
+    assert device.uploads == "pinned"
+    staged = device._staging._allocator
+    assert staged.flush(10)
+    assert 0 < staged.stats().peak_resident <= PINNED_BYTES
+
+
+def test_uploads_ahead_do_not_wait(device, generator, gpu):
+    """The device's own stream is at work for a while; what is copied ahead is there before."""
+    host = generator.integers(0, 256, (1 << 20, 64), np.uint8)
+    out = device.empty(host.shape)
+    device.synchronize()
+    gpu.spin(500, device._stream.ptr)
+    with device.ahead():
+        device.upload(host, out)
+    device._copies.synchronize()
+    assert not device._stream.done
+    device.rejoin()
+    assert np.array_equal(device.download(out), host)
+
+
+def test_uploads_without_pinned_memory(generator, monkeypatch):
+    def refuse(*given, **options):
+        raise bigmem.BigmemError("no pinned memory here")
+
+    monkeypatch.setattr(staging, "PinnedAllocator", refuse)
+    told = []
+    device = Device(notify=told.append)
+    host = generator.integers(0, 256, (1 << 20, 96), np.uint8)
+    with device.use():
+        assert np.array_equal(device.download(device.upload(host)), host)
+    assert device.uploads == "pageable: no pinned memory here"
+    assert told[0].endswith("from pageable memory: no pinned memory here")
+
+
 def bytes_of(key, witness, backend):
     proof = prove(key, witness, backend=backend, r=123456789, s=key.curve.r - 5)
     return proof.a.tobytes() + proof.b.tobytes() + proof.c.tobytes()
@@ -158,6 +210,24 @@ def test_a_key_that_is_never_resident(curve, chain, monkeypatch):
     monkeypatch.setattr(CudaBackend, "_room", lambda self, key: 0)
     monkeypatch.setattr(CudaBackend, "_chunk", lambda self, curve, group, n: 3000)
     assert bytes_of(key, witness, CudaBackend(Device())) == expected
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("chunk", [8192, 4096, 1500, 300])
+def test_streamed_sums_equal_the_unlimited_proof(curve, chain, monkeypatch, chunk, pinned):
+    """One to many chunks, each copied while the one before it is added up."""
+    key, witness = chain(curve.curve)
+    expected = bytes_of(key, witness, CudaBackend(Device()))
+    monkeypatch.setattr(CudaBackend, "_room", lambda self, key: 0)
+    monkeypatch.setattr(CudaBackend, "_chunk", lambda self, curve, group, n: chunk)
+    if not pinned:
+        monkeypatch.setattr(
+            staging, "PinnedAllocator", lambda *given, **options: PinnedAllocator(99)
+        )
+    device = Device(1 << 30)
+    backend = CudaBackend(device)
+    assert [bytes_of(key, witness, backend) for _ in range(3)] == [expected] * 3
+    assert (device.uploads == "pinned") == pinned
 
 
 def test_memory_that_others_took(curve, chain):

@@ -84,6 +84,10 @@ class EmulatedDevice:
     def beside(self) -> Iterator[None]:
         yield
 
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        yield
+
     def rejoin(self) -> None:
         pass
 

@@ -260,24 +260,43 @@ class CudaBackend(Backend):
         return rows
 
     def _streamed_sum(self, key: ProvingKey, group: int, points: Bytes, scalars: Array) -> Bytes:
-        curve = key.curve
+        """A sum in chunks; while one is added up, the next is copied to the other buffer."""
+        curve, device = key.curve, self._device
         chunk = self._chunk(curve, group, len(points))
+        pieces = [points[start : start + chunk] for start in range(0, len(points), chunk)]
+        buffers = [device.empty(piece.shape) for piece in pieces[:2]]
+        device.synchronize()  # nothing that was started uses their memory any more
         total = np.zeros((1, points.shape[1]), np.uint8)  # infinity
-        for start in range(0, len(points), chunk):
-            piece = points[start : start + chunk]
-            some = self._device.upload(piece, drop=key.drop)
-            ready = self._point_sums.sort(curve, scalars[start : start + chunk])
-            pending = self._point_sums.add(curve, group, some, ready)
-            total = self.add(curve, group, total, self._point_sums.finish(pending))
-            del some, ready
+
+        def copy(number: int) -> None:
+            if number < len(pieces):
+                piece = pieces[number]
+                with device.ahead():
+                    device.upload(piece, buffers[number % 2][: len(piece)], key.drop)
+
+        try:
+            copy(0)
+            for number, piece in enumerate(pieces):
+                start = number * chunk
+                ready = self._point_sums.sort(curve, scalars[start : start + len(piece)])
+                device.rejoin()
+                some = buffers[number % 2][: len(piece)]
+                pending = self._point_sums.add(curve, group, some, ready)
+                copy(number + 1)  # over points that the last chunk has added up
+                total = self.add(curve, group, total, self._point_sums.finish(pending))
+                del ready  # before the next is made
+        finally:
+            device.rejoin()  # what is allocated from here on may be these buffers
         return total
 
     def _chunk(self, curve: Curve, group: int, n: int) -> int:
-        """The most points at a time for which points and workspace fit."""
+        """The most points at a time for which they, the next ones and the workspace fit."""
         available = self._device.available * _CHUNK_SHARE
-        row = curve.point_bytes(group)
-        while n > _LEAST_CHUNK and n * row + self._workspace(curve, group, n) > available:
-            n = -(-n // 2)
+        row, buffers = curve.point_bytes(group), 1
+        while n > _LEAST_CHUNK and (
+            buffers * n * row + self._workspace(curve, group, n) > available
+        ):
+            n, buffers = -(-n // 2), 2
         return max(n, 1)
 
     def _transform(self, curve: Curve) -> Transform:

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from prover.backends.cuda.announce import Notify, announced
 from prover.backends.cuda.program import HERE, Program, compiled
+from prover.backends.cuda.staging import Staging
 from prover.curves import Curve
 from prover.errors import UnavailableBackend
 
@@ -84,6 +85,7 @@ class Device:
                 free, total = self._device.mem_info
                 self._stream = cupy.cuda.Stream(non_blocking=True)
                 self._side = cupy.cuda.Stream(non_blocking=True)
+                self._copies = cupy.cuda.Stream(non_blocking=True)
         except RuntimeError as error:  # CuPy's own errors are such
             raise UnavailableBackend(
                 f"the cuda backend finds no usable NVIDIA GPU ({_first_line(error)}); "
@@ -96,6 +98,7 @@ class Device:
         with self._device:  # each has a limit of its own in a pool
             self._pool.set_limit(size=self.limit)
         self._programs: dict[tuple[str, str, int | None], Program] = {}
+        self._staging = Staging(number, notify)
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -121,16 +124,23 @@ class Device:
     ) -> Array:
         """A copy, in ``out`` or new, of an array that may lie in a mapped file.
 
-        ``drop`` is told of each piece that was copied. All that is large comes this way: from
-        pageable memory, piece by piece, without a copy in pinned memory.
+        The array may change afterwards; the copy is made in the current stream's turn. ``drop`` is
+        told of each piece that was read. All that is large comes this way.
         """
         out = self.empty(rows.shape, rows.dtype) if out is None else out
         step = max(1, _PIECE_BYTES * len(rows) // max(1, rows.nbytes))
-        for start in range(0, len(rows), step):
-            piece = rows[start : start + step]
-            out[start : start + step].set(piece)
-            drop(piece)
+        pieces = [
+            (rows[start : start + step], out[start : start + step])
+            for start in range(0, len(rows), step)
+        ]
+        self._staging.copy(pieces, self._cupy.cuda.get_current_stream(), drop)
         return out
+
+    @property
+    def uploads(self) -> str:
+        """Whether `upload` goes through pinned memory, and if not, why."""
+        lack = self._staging.lack
+        return "pinned" if lack is None else f"pageable: {lack}"
 
     def download(self, array: Array) -> NDArray[Any]:
         """A copy in host memory."""
@@ -184,9 +194,20 @@ class Device:
         with self._side:
             yield
 
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Upload inside without waiting for what was started before, until `rejoin`.
+
+        Nothing may be allocated inside, and nothing that was started may still use the memory that
+        is copied to.
+        """
+        with self._copies:
+            yield
+
     def rejoin(self) -> None:
-        """Let what follows wait for what `beside` started."""
-        self._stream.wait_event(self._side.record())
+        """Let what follows wait for what `beside` and `ahead` started."""
+        for stream in (self._side, self._copies):
+            self._stream.wait_event(stream.record())
 
     def prepare(self, curve: Curve) -> None:
         """Compile all that a proof needs, side by side, unless it is there already."""

@@ -1,0 +1,262 @@
+"""Copies of host arrays to a device: a stand-in for CuPy over a driver without a GPU."""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from waiting import wait_for
+
+import bigmem
+from bigmem import _core
+from bigmem.cuda import PinnedAllocator, driver
+from prover.backends.cuda import device as device_module
+from prover.backends.cuda import staging
+from prover.backends.cuda.device import Device
+
+PIECE = 700 << 10
+OUT_OF_MEMORY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 2, 700, 801
+
+
+class OnDevice(np.ndarray):
+    """Memory of the fake device, which is the host's; `set` is the driver's pageable copy."""
+
+    @property
+    def __cuda_array_interface__(self):
+        address, version = (self.ctypes.data, False), {"version": 3}
+        return {**self.__array_interface__, "data": address, **version}
+
+    def set(self, source):
+        stand_in_for_cupy.pageable_copies += 1
+        self[...] = source
+
+
+class Stream:
+    """A stream of the fake device."""
+
+    current = None
+
+    def __init__(self, non_blocking=False):
+        self.ptr = stand_in_for_cupy.fake.stream(blocking=not non_blocking)
+
+    def __enter__(self):
+        self.outer, Stream.current = Stream.current, self
+
+    def __exit__(self, *raised):
+        Stream.current = self.outer
+
+
+# The memory stays, as that of a pool does: copies to it may be still to happen.
+stand_in_for_cupy = SimpleNamespace(fake=None, pageable_copies=0, memory=[])
+
+
+def empty(shape, dtype):
+    array = np.empty(shape, dtype).view(OnDevice)
+    stand_in_for_cupy.memory.append(array)
+    return array
+
+
+def make_cupy():
+    cupy = ModuleType("cupy")
+    cupy.empty = empty
+    cupy.cuda = SimpleNamespace(
+        runtime=SimpleNamespace(getDeviceCount=lambda: 1),
+        Device=lambda number: SimpleCard(),
+        Stream=Stream,
+        MemoryPool=lambda: SimpleNamespace(set_limit=lambda size: None, malloc=None),
+        using_allocator=lambda allocator: contextlib.nullcontext(),
+        get_current_stream=lambda: Stream.current,
+    )
+    return cupy
+
+
+class SimpleCard(contextlib.nullcontext):
+    mem_info = (1 << 30, 1 << 30)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = _core.FakeCuda()
+    gc.collect()
+    wait_for(lambda: fake.memory() == 0)
+    monkeypatch.setattr(driver, "_addresses", fake.functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    monkeypatch.setattr(stand_in_for_cupy, "fake", fake)
+    monkeypatch.setattr(stand_in_for_cupy, "pageable_copies", 0)
+    monkeypatch.setitem(sys.modules, "cupy", make_cupy())
+    # Two pieces of what the tests copy, for which there are slots before the GPU does anything.
+    monkeypatch.setattr(device_module, "_PIECE_BYTES", PIECE)
+    yield fake
+    _core.FakeCuda()  # whatever the test left undone is done
+    stand_in_for_cupy.memory.clear()
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def device(fake, told):
+    device = Device(notify=told.append)
+    with device.use():
+        yield device
+    fake.finish()
+
+
+@pytest.fixture
+def rows():
+    return np.random.default_rng(1).integers(1, 256, (40_000, 32), np.uint8)
+
+
+def test_pinned_memory_is_used_where_there_is_some(fake, device, told, rows):
+    out = device.upload(rows)
+    fake.finish(device._stream.ptr)
+    assert np.array_equal(out, rows)
+    assert (device.uploads, told, stand_in_for_cupy.pageable_copies) == ("pinned", [], 0)
+    assert fake.calls("cuMemcpyHtoDAsync") == 2
+
+
+def test_a_part_of_an_array_may_be_copied_to(fake, device, rows):
+    out = device.empty((len(rows) + 7, 32))
+    out[:] = 0
+    assert device.upload(rows[:-1], out[8:]).base is out
+    fake.finish()
+    assert not out[:8].any()
+    assert np.array_equal(out[8:], rows[:-1])
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (1, 32), (1,), (3, 5, 32)])
+def test_any_shape(fake, device, shape):
+    host = np.arange(np.prod(shape), dtype=np.uint32).reshape(shape)
+    out = device.upload(host)
+    fake.finish()
+    assert (out.shape, out.dtype) == (host.shape, host.dtype)
+    assert np.array_equal(out, host)
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_each_piece_is_dropped_once_it_was_read(fake, told, rows, lacking):
+    """It may change at once, whenever the GPU comes to copy it."""
+    if lacking:
+        _core.FakeCuda(host_vmm=False)
+    expected, dropped = rows.copy(), []
+
+    def drop(piece):
+        dropped.append((piece.ctypes.data - rows.ctypes.data, len(piece)))
+        piece[:] = 0
+
+    device = Device(notify=told.append)
+    with device.use():
+        out = device.upload(rows, drop=drop)
+    fake.finish()
+    assert np.array_equal(out, expected)
+    a_piece = PIECE // 32
+    starts = range(0, len(rows), a_piece)
+    assert dropped == [(32 * start, min(a_piece, len(rows) - start)) for start in starts]
+
+
+def test_copies_keep_to_the_stream(fake, device, rows):
+    """What is uploaded ahead does not wait for what the device's own stream has to do."""
+    fake.submit(device._stream.ptr)
+    before = device.upload(rows)
+    with device.ahead():
+        after = device.upload(rows)
+    fake.finish(device._copies.ptr)
+    assert np.array_equal(after, rows)
+    assert not np.array_equal(before, rows)
+    fake.finish(device._stream.ptr)
+    assert np.array_equal(before, rows)
+
+
+def test_pinned_memory_is_bounded_and_used_again(fake, device, rows):
+    for _ in range(10):
+        device.upload(rows)
+        fake.finish()
+        assert device._staging._allocator.flush(10)
+    assert fake.calls("cuMemCreate") <= 8
+    assert fake.memory() <= staging.PINNED_BYTES
+    # Twice what the twelve threads of an upload have slots for, each for two chunks.
+    assert staging.PINNED_BYTES >= 2 * 12 * 2 * importlib.import_module("bigmem.cuda.upload")._CHUNK
+
+
+def test_witnesses_are_wiped_when_the_gpu_has_read_them(fake, device, rows, monkeypatch):
+    blocks = []
+
+    def allocate(self, *given, original=PinnedAllocator.allocate, **options):
+        block = original(self, *given, **options)
+        blocks.append((block.address, block.nbytes))
+        return block
+
+    monkeypatch.setattr(PinnedAllocator, "allocate", allocate)
+    out = device.upload(rows)
+    ((address, nbytes),) = blocks
+    allocator = device._staging._allocator
+    assert not allocator.flush(0.05)
+    assert any(ctypes.string_at(address, nbytes)), "wiped before it was copied"
+    fake.finish()
+    assert allocator.flush(10)
+    again = allocator.allocate(nbytes)
+    assert not any(memoryview(again))
+    assert np.array_equal(out, rows)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda fake: _core.FakeCuda(host_vmm=False), "vmm: Operation not supported"),
+        (lambda fake: fake.fail("cuMemCreate", OUT_OF_MEMORY), "cuMemCreate: CUDA_ERROR_OUT_OF_"),
+        (lambda fake: fake.fail("cuCtxRecordEvent", NOT_SUPPORTED), "could never be reused"),
+    ],
+)
+def test_without_pinned_memory_copies_are_pageable(fake, told, rows, spoil, why):
+    spoil(fake)
+    device = Device(notify=told.append)
+    assert device.uploads.startswith("pageable: ")
+    assert why in device.uploads
+    (line,) = told
+    assert line.startswith("copies to GPU 0 take six times as long, from pageable memory: ")
+    assert why in line
+    with device.use():
+        out = device.upload(rows)
+    assert np.array_equal(out, rows)
+    assert fake.calls("cuMemcpyHtoDAsync") == 0
+    assert stand_in_for_cupy.pageable_copies == 2
+
+
+def test_without_the_package_copies_are_pageable(fake, told, rows, monkeypatch):
+    def addresses():
+        raise bigmem.BigmemError("pinned memory needs the package cuda-bindings")
+
+    monkeypatch.setattr(driver, "_addresses", addresses)
+    device = Device()
+    assert device.uploads == "pageable: pinned memory needs the package cuda-bindings"
+
+
+@pytest.mark.parametrize(
+    ("function", "result", "after"),
+    [
+        ("cuMemCreate", OUT_OF_MEMORY, 0),
+        ("cuMemcpyHtoDAsync", ILLEGAL_ADDRESS, 0),
+        ("cuMemcpyHtoDAsync", ILLEGAL_ADDRESS, 1),
+    ],
+)
+def test_a_refusal_in_the_midst_loses_nothing(fake, device, told, rows, function, result, after):
+    """Whatever has been copied is copied again, and pinned memory is not asked for any more."""
+    fake.fail(function, result, after=after)
+    dropped = []
+    out = device.upload(rows, drop=lambda piece: dropped.append(len(piece)))
+    fake.finish()
+    assert np.array_equal(out, rows)
+    assert sum(dropped[-2:]) == len(rows)
+    assert stand_in_for_cupy.pageable_copies == 2
+    assert device.uploads.startswith("pageable: ")
+    fake.fail(function, 0, times=0)
+    calls = fake.calls("cuMemcpyHtoDAsync")
+    assert np.array_equal(device.upload(rows[::-1].copy()), rows[::-1])
+    assert fake.calls("cuMemcpyHtoDAsync") == calls
+    assert len(told) == 1
