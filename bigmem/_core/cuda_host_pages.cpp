@@ -41,11 +41,21 @@ PagesTable CudaHostPages::table() {
   return table;
 }
 
+// What a call of the driver answers that holds its lock for long.
+template <typename Call>
+Result CudaHostPages::count(Call call) {
+  const bool stalls = !idle(*fences_);
+  const double begin = seconds_now();
+  const Result result = call();
+  if (stalls) count_stall(way_ == Way::register_ours ? "register" : "alloc", begin);
+  return result;
+}
+
 int CudaHostPages::take_theirs(void** base, std::size_t nbytes) {
   const Calling calling(driver_);
   if (!calling) return EPERM;
   const Current current(driver_, context_);
-  const Result result = driver_.host_alloc(base, nbytes, host_portable);
+  const Result result = count([&] { return driver_.host_alloc(base, nbytes, host_portable); });
   return result == success ? 0 : note("cuMemHostAlloc", result);
 }
 
@@ -94,7 +104,8 @@ int CudaHostPages::commit(void* address, std::size_t nbytes, PageSize page) {
   // Registering takes pages that are there in a seventh of the time.
   if (const int error = ours_.populate(ours_.context, address, nbytes)) return error;
   const Current current(driver_, context_);
-  if (const Result result = driver_.host_register(address, nbytes, host_portable))
+  if (const Result result =
+          count([&] { return driver_.host_register(address, nbytes, host_portable); }))
     return note("cuMemHostRegister", result);
   std::lock_guard lock(mutex_);
   ranges_[reinterpret_cast<std::uintptr_t>(address)].pinned = true;
@@ -106,11 +117,9 @@ int CudaHostPages::unpin(const Range& range) {
   if (!range.pinned) return 0;
   const Calling calling(driver_);
   const Current current(driver_, context_);
-  const bool stalls = !idle(*fences_);
-  const double start = seconds_now();
   const bool ours = way_ == Way::register_ours;
-  const Result result = ours ? driver_.host_unregister(range.base) : driver_.host_free(range.base);
-  if (stalls) count_stall(seconds_now() - start);
+  const Result result = count(
+      [&] { return ours ? driver_.host_unregister(range.base) : driver_.host_free(range.base); });
   return result == success ? 0 : note(ours ? "cuMemHostUnregister" : "cuMemFreeHost", result);
 }
 

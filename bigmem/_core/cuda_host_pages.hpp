@@ -9,8 +9,9 @@
 namespace bigmem {
 
 // What is there where CUDA's virtual memory is refused: each block is pinned by itself, for an
-// arena that maps each block by itself. Ending that waits for every GPU and makes every launch of
-// the process wait meanwhile, which counts as a stall: such an arena goes by IdleFences.
+// arena that maps each block by itself. Ending that waits for every GPU, and every launch of the
+// process waits meanwhile, as it does while memory is being pinned: that counts as a stall where a
+// GPU is at work. Such an arena goes by IdleFences.
 class CudaHostPages final : public CudaPages {
  public:
   // Registers memory of ours with the driver, or takes the driver's own.
@@ -36,6 +37,8 @@ class CudaHostPages final : public CudaPages {
 
   int unpin(const Range& range);
   int take_theirs(void** base, std::size_t nbytes);
+  template <typename Call>
+  cuda::Result count(Call call);
 
   const cuda::Context context_;
   const std::shared_ptr<Fences> fences_;

@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "clock.hpp"
+#include "stalls.hpp"
 #include "touching.hpp"
 
 namespace bigmem {
@@ -44,10 +46,14 @@ CudaFailure CudaPages::take_failure() noexcept {
   return std::exchange(failure_, {});
 }
 
-void CudaPages::count_stall(double seconds) noexcept {
-  std::lock_guard lock(mutex_);
-  ++stalls_;
-  stall_seconds_ += seconds;
+void CudaPages::count_stall(const char* mechanism, double begin) noexcept {
+  const double seconds = seconds_now() - begin;
+  {
+    std::lock_guard lock(mutex_);
+    ++stalls_;
+    stall_seconds_ += seconds;
+  }
+  tell_stall(mechanism, begin, seconds);
 }
 
 std::pair<std::uint64_t, double> CudaPages::stalls() noexcept {

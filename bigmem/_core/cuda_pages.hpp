@@ -39,7 +39,8 @@ class CudaPages {
   explicit CudaPages(const cuda::Driver& driver) : driver_(driver) {}
   // The errno for what the driver said.
   int note(const char* function, cuda::Result result) noexcept;
-  void count_stall(double seconds) noexcept;
+  // A call of this mechanism that made others wait has just ended; it began then.
+  void count_stall(const char* mechanism, double begin) noexcept;
 
   const cuda::Driver& driver_;
   std::mutex mutex_;  // never held across a call of the driver

@@ -288,6 +288,7 @@ struct FakeFunctions {
     std::lock_guard lock(fake().mutex_);
     if (fake().in_use_ + size > fake().limit_) return out_of_memory;
     if (!fake().registered_.emplace(address, size).second) return host_memory_already_registered;
+    fake().stalls_ += fake().busy();
     fake().in_use_ += size;
     return success;
   }
@@ -311,6 +312,7 @@ struct FakeFunctions {
     if (*address == MAP_FAILED) return out_of_memory;
     std::memset(*address, 0xa5, size);  // nobody promises zeros
     fake().allocated_[*address] = size;
+    fake().stalls_ += fake().busy();
     fake().in_use_ += size;
     return success;
   }

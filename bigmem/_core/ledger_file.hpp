@@ -50,6 +50,14 @@ struct ThreadRecord {
   TextPiece name;
 };
 
+// A call of the driver that may have made the whole process wait.
+struct StallRecord {
+  double begin;
+  double seconds;
+  std::uint64_t thread;
+  char mechanism[8];  // of pinning; filled up with NUL
+};
+
 struct LedgerHeader {
   char magic[8];
   std::uint64_t process;
@@ -65,6 +73,7 @@ struct LedgerHeader {
   std::uint64_t lines_at, lines, lines_room;
   std::uint64_t events_at, events, events_room;  // `events` counts on; the latest are kept
   std::uint64_t threads_at, threads, threads_room;
+  std::uint64_t stalls_at, stalls, stalls_room;  // as of events
   std::uint64_t text_at, text, text_room;
 };
 

@@ -60,6 +60,7 @@ PyObject* start_ledger(PyObject*, PyObject* args) {
   }
   started = ledger.release();
   set_ledger(started);
+  watch_stalls(started);
   Py_RETURN_NONE;
 }
 

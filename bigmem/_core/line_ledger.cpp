@@ -17,6 +17,7 @@ namespace bigmem {
 namespace {
 
 constexpr std::uint64_t most_lines = 8192, most_threads = 4096, most_text = 2 << 20;
+constexpr std::uint64_t most_stalls = 4096;
 // The part of the program's time that looking at pages may take, beyond the first block of a line.
 constexpr double looking_share = 0.01;
 // What is smaller and faster than this cannot be seen in a picture of the run.
@@ -72,6 +73,7 @@ std::unique_ptr<LineLedger> LineLedger::open(const char* path, std::size_t event
   header.lines_at = table(header.lines_room = most_lines, sizeof(LineRecord));
   header.events_at = table(header.events_room = events, sizeof(EventRecord));
   header.threads_at = table(header.threads_room = most_threads, sizeof(ThreadRecord));
+  header.stalls_at = table(header.stalls_room = most_stalls, sizeof(StallRecord));
   header.text_at = table(header.text_room = most_text, 1);
   header.lines = 1;  // the first is for calls where no Python code runs
   const int file = ::open(path, O_RDWR | O_CLOEXEC);
@@ -145,6 +147,15 @@ void LineLedger::layer(std::string_view name, double begin, double seconds, std:
   add_event({begin, seconds, task, header_.live, keep(name), layer_event, 0, thread});
 } catch (...) {
   // It is missing in the picture.
+}
+
+// A table of their own, since the events need the GIL.
+void LineLedger::stalled(const char* mechanism, double begin, double seconds) noexcept {
+  auto* stalls = reinterpret_cast<StallRecord*>(map_ + header_.stalls_at);
+  StallRecord& record = stalls[header_.stalls++ % header_.stalls_room];
+  record = {begin, seconds, this_thread(), {}};
+  std::memcpy(record.mechanism, mechanism,
+              std::min(std::strlen(mechanism), sizeof record.mechanism));
 }
 
 void LineLedger::finish(const std::function<void(const Visitor&)>& each) noexcept {

@@ -12,13 +12,14 @@
 #include "ledger_file.hpp"
 #include "residency.hpp"
 #include "source_lines.hpp"
+#include "stalls.hpp"
 
 namespace bigmem {
 
 // The account of a program's large allocations by the source line that made them: calls, bytes,
 // seconds, pages faulted in. It is kept in a mapped file, which has it however the program ends.
-// Everything needs the GIL.
-class LineLedger final : public Ledger {
+// Everything but stalled() needs the GIL.
+class LineLedger final : public Ledger, public StallObserver {
  public:
   using Visitor = std::function<void(Note&, const void* address, std::size_t nbytes)>;
 
@@ -40,6 +41,8 @@ class LineLedger final : public Ledger {
   // For the picture of the run: a layer that has ended, of a task or of the thread itself (0).
   void layer(std::string_view name, double begin, double seconds, std::uint64_t thread,
              std::uint64_t task) noexcept;
+
+  void stalled(const char* mechanism, double begin, double seconds) noexcept override;
 
   // Completes the account. Blocks still in use, which `each` calls a visitor with, count as if
   // released now, at no cost. Idempotent; a child of fork leaves its parent's account alone.

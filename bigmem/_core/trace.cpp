@@ -97,8 +97,10 @@ std::shared_ptr<TraceLog> TraceLog::open(const char* path, std::size_t max_bytes
     errno = error;
     return nullptr;
   }
-  return std::shared_ptr<TraceLog>(
+  std::shared_ptr<TraceLog> log(
       new TraceLog(file, static_cast<char*>(map), max_bytes, std::move(name)));
+  watch_stalls(log.get());
+  return log;
 }
 
 TraceLog::TraceLog(int file, char* map, std::size_t size, std::string name)
@@ -133,6 +135,7 @@ bool TraceLog::owns_file() const noexcept {
 }
 
 void TraceLog::close() noexcept {
+  unwatch_stalls(this);
   if (closed_.exchange(true) || born_ != generation_.load()) return;
   while (writers_.load()) sched_yield();
   char line[room_to_close];
@@ -246,6 +249,14 @@ void TraceLog::waited(double begin, double seconds) noexcept {
   char line[longest_event];
   Text text(line, sizeof line);
   complete_event(text, "wait", name_, process_, begin, seconds) << "}},\n";
+  write(text.view());
+}
+
+void TraceLog::stalled(const char* mechanism, double begin, double seconds) noexcept {
+  char line[longest_event];
+  Text text(line, sizeof line);
+  complete_event(text, "stall", "pinned memory", process_, begin, seconds)
+      << "\"mechanism\":\"" << mechanism << "\"}},\n";
   write(text.view());
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "observer.hpp"
+#include "stalls.hpp"
 
 namespace bigmem {
 
@@ -23,7 +24,7 @@ namespace bigmem {
 // The file has its full size, on disk, from the start: writing to a hole of a full disk would kill
 // the process. Events that find no room are counted and dropped. A child of fork shares the mapping
 // and never writes to it.
-class TraceLog final : public Observer {
+class TraceLog final : public Observer, public StallObserver {
  public:
   // In memory if `path` is null. Null with errno set on failure.
   static std::shared_ptr<TraceLog> open(const char* path, std::size_t max_bytes, std::string name);
@@ -38,6 +39,7 @@ class TraceLog final : public Observer {
   void layer(std::string_view name, double begin, double seconds, std::uint64_t task) noexcept;
   void reclaimed(std::size_t nbytes, double begin, double seconds) noexcept override;
   void waited(double begin, double seconds) noexcept override;
+  void stalled(const char* mechanism, double begin, double seconds) noexcept override;
 
   // Completes the array and cuts the file to it. Idempotent; waits for writers, which do not wait.
   void close() noexcept;

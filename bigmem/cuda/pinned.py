@@ -157,7 +157,7 @@ class PinnedAllocator(NativeAllocator):
 
     @property
     def stalls(self) -> int:
-        """How often giving memory back may have made the process wait for a GPU; 0 with vmm."""
+        """How often pinning or giving back may have made the process wait for a GPU; 0 with vmm."""
         return self._table.stalls()[0]
 
     @property

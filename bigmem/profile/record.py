@@ -23,7 +23,7 @@ _HEADER = np.dtype(
         *((name, np.uint64) for name in ("live", "peak", "fresh")),
         *(
             (table + part, np.uint64)
-            for table in ("lines", "events", "threads", "text")
+            for table in ("lines", "events", "threads", "stalls", "text")
             for part in ("_at", "", "_room")
         ),
     ]
@@ -48,6 +48,13 @@ _EVENT = np.dtype(
     ]
 )
 _THREAD = np.dtype([("thread", np.uint64), ("name", _TEXT)])
+_STALL = np.dtype(
+    [
+        *((name, np.float64) for name in ("begin", "seconds")),
+        ("thread", np.uint64),
+        ("mechanism", "S8"),
+    ]
+)
 
 ALLOCATION, RELEASE, LAYER = range(3)
 """Kinds of an event."""
@@ -106,6 +113,19 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """A call of CUDA's driver that may have made the whole process wait for a GPU.
+
+    Times are in seconds of the monotonic clock; `mechanism` is that of the pinned memory.
+    """
+
+    begin: float
+    seconds: float
+    thread: int
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """All that was counted.
 
@@ -125,7 +145,7 @@ class Record:
     peak, fresh
         The most bytes in use at once; the bytes by which allocations went beyond all before.
     events_left_out
-        How many events found no room; the latest are there.
+        How many events and stalls found no room; the latest are there.
     layers
         As `dataclasses.asdict` makes it of `bigmem.layers`; `None` if none was used.
     """
@@ -141,6 +161,7 @@ class Record:
     lines: tuple[LineRecord, ...]
     events: tuple[Event, ...]
     events_left_out: int
+    stalls: tuple[Stall, ...]
     threads: dict[int, str]
     layers: dict[str, Any] | None
 
@@ -174,7 +195,10 @@ def read(path: str | Path) -> Record | None:
         fresh=head["fresh"],
         lines=tuple(line for line in lines if line.calls),
         events=_events(tables, lines),
-        events_left_out=max(head["events"] - head["events_room"], 0),
+        events_left_out=sum(
+            max(head[table] - head[f"{table}_room"], 0) for table in ("events", "stalls")
+        ),
+        stalls=_stalls(tables),
         threads={
             row["thread"]: tables.text(row["name"])
             for row in tables.rows("threads", _THREAD, head["threads"])
@@ -236,6 +260,17 @@ def _events(tables: _Tables, lines: tuple[LineRecord, ...]) -> tuple[Event, ...]
             live=row["live"],
             task=row["nbytes"] if row["kind"] == LAYER else 0,
         )
+        for row in rows
+    )
+
+
+def _stalls(tables: _Tables) -> tuple[Stall, ...]:
+    head = tables.head
+    kept = min(head["stalls"], head["stalls_room"])
+    rows = tables.rows("stalls", _STALL, kept)
+    rows.sort(key=lambda row: row["begin"])
+    return tuple(
+        Stall(row["begin"], row["seconds"], row["thread"], row["mechanism"].decode())
         for row in rows
     )
 

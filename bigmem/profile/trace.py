@@ -71,6 +71,15 @@ def _events(
             "args": {"line": event.name, "nbytes": event.nbytes},
         }
         yield _counter("live bytes", process, when + event.seconds, event.live)
+    for stall in record.stalls if record else ():
+        yield {
+            "ph": "X",
+            "name": "stall",
+            "cat": "pinned memory",
+            **_place(process, stall.thread, stall.begin - begin),
+            "dur": _us(stall.seconds),
+            "args": {"mechanism": stall.mechanism},
+        }
 
 
 def _counters(

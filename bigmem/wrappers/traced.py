@@ -31,11 +31,12 @@ class Traced(Wrapper):
     The log is a file in the Chrome trace format, which Perfetto (https://ui.perfetto.dev) and
     chrome://tracing open, one event a line. ``allocate`` and ``release`` carry how long they took,
     `nbytes` and `address`; ``reclaim`` stands on the thread that did it; ``wait`` is a caller who
-    had to reclaim or wait; a counter follows the live bytes; every call of a `bigmem.layer` in the
-    process stands around what happened in it, or by its task if it ran in one of asyncio's. Times
-    are microseconds of `time.monotonic`. An allocation that was to be all zero says ``zeroed``. The
-    first event tells the ``version`` of all this, which is 2; the first version told none, nor
-    ``zeroed`` and ``touched``. `bench.replay` replays logs.
+    had to reclaim or wait; ``stall`` is a call by which any `bigmem.cuda.PinnedAllocator` may have
+    made the whole process wait for a GPU; a counter follows the live bytes; every call of a
+    `bigmem.layer` in the process stands around what happened in it, or by its task if it ran in one
+    of asyncio's. Times are microseconds of `time.monotonic`. An allocation that was to be all zero
+    says ``zeroed``. The first event tells the ``version`` of all this, which is 2; the first
+    version told none, nor ``zeroed`` and ``touched``. `bench.replay` replays logs.
 
     Events are written into a mapping of the file: a process that is killed leaves all of them, and
     `bigmem.wrappers.traced.read` reads logs that are complete, still open, or cut short. Those of a

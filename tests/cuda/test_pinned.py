@@ -172,15 +172,16 @@ def test_where_virtual_memory_is_refused(
     assert allocator.flush(10)
     assert fake.memory() == 0
     assert (allocator.stalls, fake.stalls()) == (0, 0)
-    # With something at work all the time it goes after a while, and that is told.
+    # With something at work all the time pinning stalls, giving back does after a while.
     fake.submit(stream)
     allocator.allocate("3MiB").release()
-    assert not allocator.flush(0.3)
-    fake.finish(stream)
-    other = fake.stream()
-    fake.submit(other)
-    assert allocator.flush(10)
     assert allocator.stalls == fake.stalls() == 1
+    assert not allocator.flush(0.3)
+    fake.submit(fake.stream())
+    fake.finish(stream)
+    assert allocator.flush(10)
+    wait_for(lambda: allocator.stalls == 2)
+    assert fake.stalls() == 2
     assert allocator.stall_seconds > 0
     assert fake.memory() == 0
 

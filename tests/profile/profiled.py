@@ -70,6 +70,7 @@ def made_up(*lines: LineRecord, **fields: object) -> Record:
         "fresh": 0,
         "events": (),
         "events_left_out": 0,
+        "stalls": (),
         "threads": {},
         "layers": None,
     }
