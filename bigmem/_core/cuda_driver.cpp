@@ -110,17 +110,17 @@ Result stream_context(const Driver& driver, Stream stream, Context* context) noe
   return is_default ? driver.ctx_current(context) : driver.stream_ctx(stream, context);
 }
 
-Context primary_context(const Driver& driver, int ordinal) noexcept {
+Result primary_context(const Driver& driver, int ordinal, Context* context) noexcept {
   Device device;
   unsigned flags;
   int is_active = 0;
-  Context context = nullptr;
-  if (driver.device_get(&device, ordinal) != success ||
-      driver.primary_state(device, &flags, &is_active) != success || !is_active ||
-      driver.primary_retain(&context, device) != success)
-    return nullptr;
-  driver.primary_release(device);  // retained for its name only
-  return context;
+  *context = nullptr;
+  Result result = driver.device_get(&device, ordinal);
+  if (result == success) result = driver.primary_state(device, &flags, &is_active);
+  if (result != success || !is_active) return result;
+  result = driver.primary_retain(context, device);
+  if (result == success) driver.primary_release(device);  // retained for its name only
+  return result;
 }
 
 Calling::Calling(const Driver& driver) noexcept : driver_(driver), usable_(driver.usable()) {
@@ -128,7 +128,8 @@ Calling::Calling(const Driver& driver) noexcept : driver_(driver), usable_(drive
 }
 
 Calling::~Calling() {
-  if (exchanged_) driver_.exchange_capture_mode(&mode_);
+  // A handler of signals may have forked in between.
+  if (exchanged_ && driver_.usable()) driver_.exchange_capture_mode(&mode_);
 }
 
 }  // namespace bigmem::cuda

@@ -158,7 +158,7 @@ Result stream_context(const Driver& driver, Stream stream, Context* context) noe
 
 // The primary context of a device, which every library uses; null if it has none now. Not held: it
 // may be reset at any time.
-Context primary_context(const Driver& driver, int ordinal) noexcept;
+Result primary_context(const Driver& driver, int ordinal, Context* context) noexcept;
 
 // The driver may be called within one, whatever this thread captures: calls that are unsafe in a
 // capture would invalidate it otherwise. False where it may not be called at all.
@@ -184,7 +184,7 @@ class Current {
       : driver_(driver), result_(driver.ctx_push(context)) {}
   ~Current() {
     Context popped;
-    if (result_ == success) driver_.ctx_pop(&popped);
+    if (result_ == success && driver_.usable()) driver_.ctx_pop(&popped);
   }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;

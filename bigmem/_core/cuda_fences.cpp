@@ -59,22 +59,29 @@ void CudaFences::know(Context context) {
 }
 
 // Those in which work may be under way: the primary context of each device that has one, as every
-// library uses it, and whatever else record() has met.
-std::vector<Context> CudaFences::active_contexts() {
-  std::vector<Context> active;
+// library uses it, and whatever else record() has met. False where the driver does not tell, as in
+// a callback of its own: what is not known to be there might be at work.
+bool CudaFences::find_active(std::vector<Context>& active, Refusal& refusal) {
+  const auto untold = [&](const char* function, Result result) {
+    if (answer(result) != Answer::not_now) return false;
+    refusal = Refusal(function, result);
+    return true;
+  };
   {
     std::lock_guard lock(mutex_);
     active = seen_;
   }
   int count = 0;
-  driver_.device_count(&count);
+  if (untold("cuDeviceGetCount", driver_.device_count(&count))) return false;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     // Asked for anew each time, since it may be reset.
-    const Context context = primary_context(driver_, ordinal);
+    Context context;
+    if (untold("cuDevicePrimaryCtxGetState", primary_context(driver_, ordinal, &context)))
+      return false;
     if (context && std::find(active.begin(), active.end(), context) == active.end())
       active.push_back(context);
   }
-  return active;
+  return true;
 }
 
 // Adds an event after all work of the context to the moment.
@@ -121,16 +128,14 @@ Fences::Fence* CudaFences::guard(Refusal& refusal) noexcept {
     std::lock_guard none_begins(captures.mutex());
     if (captures.quiet()) {
       const Calling calling(driver_);
-      good = true;
-      for (Context context : active_contexts()) {
-        const Answer recorded = record_all(context, *moment, refusal);
-        if (recorded == Answer::not_now) {
-          good = false;
-          break;
-        }
+      std::vector<Context> active;
+      good = find_active(active, refusal);
+      for (auto each = active.begin(); good && each != active.end(); ++each) {
+        const Answer recorded = record_all(*each, *moment, refusal);
+        good = recorded != Answer::not_now;
         if (recorded == Answer::lost) {
           std::lock_guard lock(mutex_);
-          seen_.erase(std::remove(seen_.begin(), seen_.end(), context), seen_.end());
+          seen_.erase(std::remove(seen_.begin(), seen_.end(), *each), seen_.end());
         }
       }
     }

@@ -51,7 +51,7 @@ class CudaFences final : public Fences {
   bool take(cuda::Context context, bool fresh, Pooled& pooled, cuda::Result& result) noexcept;
   void give_back(const Pooled& pooled) noexcept;
   void know(cuda::Context context);
-  std::vector<cuda::Context> active_contexts();
+  bool find_active(std::vector<cuda::Context>& active, Refusal& refusal);
   cuda::Answer record_all(cuda::Context context, Moment& moment, Refusal& refusal);
 
   const cuda::Driver& driver_;

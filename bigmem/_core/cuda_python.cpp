@@ -79,8 +79,11 @@ int current_device(const Driver& driver) {
   if (!calling || driver.ctx_current(&current) != cuda::success || !current ||
       driver.device_count(&count) != cuda::success)
     return -1;
-  for (int device = 0; device < count; ++device)
-    if (cuda::primary_context(driver, device) == current) return device;
+  for (int device = 0; device < count; ++device) {
+    cuda::Context primary;
+    if (cuda::primary_context(driver, device, &primary) == cuda::success && primary == current)
+      return device;
+  }
   return -1;
 }
 

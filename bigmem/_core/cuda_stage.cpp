@@ -1,5 +1,7 @@
 #include "cuda_stage.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -22,14 +24,25 @@ namespace {
 // How long to sleep before asking for a fence again, at first and at most.
 constexpr std::chrono::microseconds first_pause{20}, longest_pause{1000};
 constexpr std::chrono::milliseconds ask_every{50};
+// How long the end of the process waits for copies that are being made.
+constexpr double longest_end = 0.25;
 
-// Threads that have ended when this ends.
+std::atomic<unsigned> endings{0};
+std::atomic<int> under_way{0};  // sends
+
+class UnderWay {
+ public:
+  UnderWay() { ++under_way; }
+  ~UnderWay() { --under_way; }
+};
+
+// Threads that have ended when this ends; a child of fork has none of them.
 class Crew {
  public:
-  explicit Crew(std::atomic<bool>& stop) : stop_(stop) {}
+  Crew(const Driver& driver, std::atomic<bool>& stop) : driver_(driver), stop_(stop) {}
   ~Crew() {
     stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : threads_) driver_.usable() ? thread.join() : thread.detach();
   }
 
   // As many of them as the system allows; how many those are.
@@ -45,6 +58,7 @@ class Crew {
   }
 
  private:
+  const Driver& driver_;
   std::atomic<bool>& stop_;
   std::vector<std::thread> threads_;
 };
@@ -57,7 +71,9 @@ struct CudaStage::Job {
   std::size_t nbytes;
   Address target;
   Context context;  // of the stream
+  const Driver& driver;
   const std::function<bool()>& go_on;
+  const unsigned ending = endings.load();
 
   std::atomic<std::size_t> next{0};  // where the piece begins that nobody has taken
   std::atomic<bool> stop{false};
@@ -73,10 +89,13 @@ struct CudaStage::Job {
     stop = true;
   }
 
-  // On the calling thread.
+  bool over() const { return stop || ending != endings; }
+
+  // On the calling thread, and no more once the answer was no. The answer may come from a handler
+  // of signals that has forked.
   void ask() {
-    if (seconds_now() - asked < std::chrono::duration<double>(ask_every).count()) return;
-    if (!go_on()) stop = true;
+    if (over() || seconds_now() - asked < std::chrono::duration<double>(ask_every).count()) return;
+    if (!go_on() || !driver.usable()) stop = true;
     asked = seconds_now();
   }
 };
@@ -88,6 +107,8 @@ CudaStage::CudaStage(std::shared_ptr<CudaFences> fences, Stream stream, const Pl
       plan_(plan),
       slots_(plan.threads * plan.depth),
       turn_(plan.threads) {
+  static const int handler = pthread_atfork(nullptr, nullptr, [] { under_way = 0; });
+  (void)handler;
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].address = plan.slots + i * plan.piece;
 }
 
@@ -100,7 +121,7 @@ CudaStage::~CudaStage() {
 bool CudaStage::wait(Job& job, Slot& slot, bool calling_thread) {
   for (auto pause = first_pause;; pause = std::min(pause * 3 / 2, longest_pause)) {
     if (calling_thread) job.ask();
-    if (job.stop || job.next >= job.nbytes) return false;
+    if (job.over() || job.next >= job.nbytes) return false;
     if (!slot.read) return true;
     if (fences_->done(slot.read))
       fences_->drop(std::exchange(slot.read, nullptr));
@@ -138,6 +159,7 @@ void CudaStage::work(Job& job, std::size_t thread) {
 
 bool CudaStage::send(const char* source, std::size_t nbytes, Address target,
                      const std::function<bool()>& go_on, CudaFences::Refusal& refusal) {
+  const UnderWay counted;
   const Calling calling(driver_);
   Context context = nullptr;
   refusal = {"cuStreamGetCtx",
@@ -146,9 +168,9 @@ bool CudaStage::send(const char* source, std::size_t nbytes, Address target,
   const std::size_t pieces = (nbytes + plan_.piece - 1) / plan_.piece;
   // Each thread has a per-thread stream of its own: only this one has the one that is meant.
   const std::size_t most = stream_ == per_thread_stream() ? 1 : plan_.threads;
-  Job job{source, nbytes, target, context, go_on};
+  Job job{source, nbytes, target, context, driver_, go_on};
   std::size_t ended = 0;
-  Crew others(job.stop);
+  Crew others(driver_, job.stop);
   const std::size_t started =
       others.start(std::clamp<std::size_t>(pieces, 1, most) - 1, [&](std::size_t i) {
         work(job, i + 1);
@@ -157,14 +179,24 @@ bool CudaStage::send(const char* source, std::size_t nbytes, Address target,
         job.ended.notify_one();
       });
   work(job, 0);
-  std::unique_lock lock(job.mutex);
-  while (!job.ended.wait_for(lock, ask_every, [&] { return ended == started; })) {
-    lock.unlock();
+  while (driver_.usable()) {
+    {
+      std::unique_lock lock(job.mutex);
+      if (job.ended.wait_for(lock, ask_every, [&] { return ended == started; })) {
+        refusal = job.refusal;
+        return !job.over();
+      }
+    }
     job.ask();
-    lock.lock();
   }
-  refusal = job.refusal;
-  return !job.stop;
+  refusal = {"fork", not_initialized};
+  return false;
+}
+
+void CudaStage::end_all() noexcept {
+  ++endings;
+  const double deadline = seconds_now() + longest_end;
+  while (under_way > 0 && seconds_now() < deadline) std::this_thread::sleep_for(first_pause);
 }
 
 }  // namespace bigmem

@@ -28,10 +28,15 @@ class CudaStage {
   CudaStage& operator=(const CudaStage&) = delete;
 
   // Returns when the source has been read and all its copies are submitted. False when the driver
-  // has refused, for the reason given, or when `go_on`, which the calling thread asks now and then,
-  // has said no; then part of it is submitted. No thread is left either way.
+  // has refused, for the reason given, or for no reason of the driver's: `go_on`, which the calling
+  // thread asks now and then, has said no, or the process is about to end. Then part of it is
+  // submitted. No thread is left either way.
   bool send(const char* source, std::size_t nbytes, cuda::Address target,
             const std::function<bool()>& go_on, CudaFences::Refusal& refusal);
+
+  // For the end of the process, in which the driver unmaps what the threads read and write: no
+  // send() that is under way now goes on. Waits a moment for them.
+  static void end_all() noexcept;
 
  private:
   struct Slot {

@@ -72,8 +72,11 @@ PyObject* stage_send(PyStage* self, PyObject* args) {
   PyBuffer_Release(&source);
   if (PyErr_Occurred()) return nullptr;
   if (!enough_memory) return PyErr_NoMemory();
-  if (!sent) return cuda_refused(*self->driver, refusal);
-  Py_RETURN_NONE;
+  if (sent) Py_RETURN_NONE;
+  if (refusal.function) return cuda_refused(*self->driver, refusal);
+  // The process is about to end. That of a thread goes unnoticed.
+  PyErr_SetNone(PyExc_SystemExit);
+  return nullptr;
 }
 
 PyMethodDef methods[] = {

@@ -3,6 +3,7 @@
 #include "charge_python.hpp"
 #include "clearing.hpp"
 #include "cuda_python.hpp"
+#include "cuda_stage.hpp"
 #include "extent_map_python.hpp"
 #include "fences_python.hpp"
 #include "fork_python.hpp"
@@ -38,6 +39,10 @@ PyObject* clearing_verdict(PyObject*, PyObject* args) {
 }
 
 PyObject* end_workers(PyObject*, PyObject*) {
+  {
+    bigmem::WithoutGil nogil;  // who copies may want it once more
+    bigmem::CudaStage::end_all();
+  }
   bigmem::Reclaimer::end_all();
   Py_RETURN_NONE;
 }
@@ -96,7 +101,8 @@ PyMethodDef functions[] = {
      "clearing_verdict([new])\n--\n\nWhether fresh huge pages cost less than overwriting dirty "
      "ones, 1 or 0; -1 before the first large block has shown it. Tests set it."},
     {"end_workers", end_workers, METH_NOARGS,
-     "end_workers()\n--\n\nLet the workers of every pool end, and start no more: for exit."},
+     "end_workers()\n--\n\nLet the workers of every pool end, and start no more, and uploads under "
+     "way as well: for exit."},
     {"huge_pages_work", huge_pages_work, METH_NOARGS,
      "huge_pages_work()\n--\n\nWhether memory that asks for 2 MiB pages gets any now."},
     {"call_after_fork", bigmem::call_after_fork, METH_O,

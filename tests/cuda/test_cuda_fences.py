@@ -352,3 +352,34 @@ def test_an_allocation_is_not_blamed_on_what_failed_before(fake: _core.FakeCuda)
     with pytest.raises(bigmem.OutOfMemory) as caught:
         allocator.allocate("64MiB")
     assert "cuMemUnmap" not in str(caught.value)
+
+
+@pytest.mark.parametrize("result", [800, 2], ids=["not permitted", "out of memory"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxGetState",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent",
+        "cuEventCreate",
+        "cuCtxRecordEvent",
+    ],
+)
+def test_a_device_of_which_the_driver_does_not_tell_may_be_at_work(
+    fake: _core.FakeCuda, function: str, result: int
+) -> None:
+    """As in a callback of the driver's, which refuses most calls."""
+    allocator = PinnedAllocator()
+    held = allocator.allocate(SIZE)  # no event of a former guard is there to be used again
+    fake.submit(fake.stream())
+    fake.fail(function, result)
+    address = held.address
+    held.release()
+    assert not allocator.flush(0.03)
+    assert not is_reused(allocator, address)
+    fake.fail(function, 0, times=0)
+    assert not allocator.flush(0.03)
+    fake.finish()
+    assert allocator.flush(10)

@@ -139,3 +139,81 @@ def test_exit_with_work_under_way_is_quick_and_quiet(run: Callable[..., str]) ->
         atexit.register(lambda: None if time.monotonic() - begin < 20 else os._exit(9))
         """
     )
+
+
+# An upload that never ends, on a GPU that does what it is told at once.
+ENDLESS = """
+import itertools
+from bigmem.cuda import upload
+
+host = np.ones(32 << 20, np.uint8)
+target = np.zeros(32 << 20, np.uint8)
+target_pair = target.ctypes.data, target.nbytes
+stream = fake.stream(blocking=False)
+
+def work():
+    while True:
+        fake.finish(stream, 1)
+        time.sleep(0.0005)
+
+def copy():
+    upload(itertools.repeat(host), itertools.repeat(target_pair), stream, chunk=1 << 20)
+
+for body in (work, copy):
+    threading.Thread(target=body, daemon=True).start()
+wait_for(lambda: fake.calls("cuMemcpyHtoDAsync") > 50)
+"""
+
+
+def test_exit_in_the_midst_of_an_upload_is_quiet(run: Callable[..., str]) -> None:
+    run(ENDLESS)
+
+
+def test_no_upload_goes_on_while_the_process_ends(run: Callable[..., str]) -> None:
+    """The driver may be unmapping by then what its threads would write to."""
+    run(
+        ENDLESS
+        + """
+begin = time.monotonic()
+_core.end_workers()
+assert time.monotonic() - begin < 2
+calls = fake.calls("cuMemcpyHtoDAsync")
+time.sleep(0.1)
+assert fake.calls("cuMemcpyHtoDAsync") == calls
+target[:] = 0
+upload([host], [target_pair], fake.stream(), depth=32)  # one that begins later is made
+fake.finish()
+assert target.all()
+"""
+    )
+
+
+def test_a_handler_that_forks_leaves_no_child_waiting_for_threads(run: Callable[..., str]) -> None:
+    """The child has not got the threads of the upload in which the signal arrived."""
+    run(
+        ENDLESS
+        + """
+children = []
+
+def fork(*_):
+    children.append(os.fork())
+    if children[0]:
+        raise KeyboardInterrupt
+    children.append(fake.own_calls())  # which takes no lock
+
+signal.signal(signal.SIGUSR1, fork)
+threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGUSR1)).start()
+try:
+    upload([host] * 9, [target_pair] * 9, fake.stream())
+except KeyboardInterrupt:
+    pass
+except bigmem.BigmemError as error:
+    os._exit(0 if "forked" in str(error) and fake.own_calls() == children[1] else 1)
+end = time.monotonic() + 20
+while not (ended := os.waitpid(children[0], os.WNOHANG))[0]:
+    if time.monotonic() > end:
+        os.kill(children[0], signal.SIGKILL)
+    time.sleep(0.01)
+assert os.waitstatus_to_exitcode(ended[1]) == 0, ended
+"""
+    )

@@ -478,6 +478,40 @@ def test_an_interrupt_ends_it_while_the_gpu_is_busy(
     assert np.count_nonzero(target.array == host) >= 6 * MIB
 
 
+def test_a_later_signal_does_not_get_between_an_interrupt_and_the_program(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    """It arrives while other threads are in the midst of their last copies."""
+    host = numbers(16 * MIB)
+    target = OnDevice(host)
+    later: list[int] = []
+
+    def interrupt(*_: object) -> None:
+        fake.delay("cuMemcpyHtoDAsync", 0.5)
+        before = fake.calls("cuMemcpyHtoDAsync")
+        fake.finish(stream)
+        wait_for(lambda: fake.calls("cuMemcpyHtoDAsync") > before)
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGUSR1]).start()
+        raise KeyboardInterrupt
+
+    def begin() -> None:
+        wait_for(lambda: fake.calls("cuMemcpyHtoDAsync") == 3 * 2)
+        signal.raise_signal(signal.SIGINT)
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGUSR1: lambda *_: later.append(1)}
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    thread = threading.Thread(target=begin)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            upload([host], [target], stream, allocator=allocator, chunk=MIB)
+        wait_for(lambda: later == [1])
+    finally:
+        thread.join()
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
 def test_a_stream_that_records_a_graph_is_refused_before_anything_is_in_it(
     fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
 ) -> None:
