@@ -97,8 +97,9 @@ int CudaHostPages::commit(void* address, std::size_t nbytes, PageSize page) {
   const Calling calling(driver_);
   if (!calling) return EPERM;
   // A child that wrote to what the GPU reads, or had pages copied under it, would tear the views of
-  // CPU and GPU apart.
-  if (madvise(address, nbytes, MADV_DONTFORK) != 0) return errno;
+  // CPU and GPU apart. Cores are without the driver's mappings anyway, and these may be secret too.
+  if (madvise(address, nbytes, MADV_DONTFORK) != 0 || madvise(address, nbytes, MADV_DONTDUMP) != 0)
+    return errno;
   if (way_ == Way::take_theirs) return 0;
   if (const int error = ours_.commit(ours_.context, address, nbytes, page)) return error;
   // Registering takes pages that are there in a seventh of the time.

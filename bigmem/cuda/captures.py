@@ -6,8 +6,11 @@ the capture. While one is known of, released blocks wait.
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 from .. import _core
@@ -28,7 +31,9 @@ def capturing() -> Iterator[None]:
 
 
 def watch() -> None:
-    """Let the libraries that have been imported by now tell of their captures."""
+    """Let the libraries tell of their captures, also those that are imported later."""
+    if _unwatched and _arrivals not in sys.meta_path:
+        sys.meta_path.insert(0, _arrivals)
     for library in tuple(_unwatched):
         module = sys.modules.get(library.module)
         # Absent, too, while the module is still being imported.
@@ -110,13 +115,22 @@ class _Library:
             _core.end_capture()
 
 
+_PER_THREAD_STREAM = 2
+
+
+def _stream_key(stream: Any) -> object:
+    """The handle of a stream; that of the per-thread one is of another stream in each thread."""
+    handle = stream.ptr
+    return (handle, threading.get_ident()) if handle == _PER_THREAD_STREAM else handle
+
+
 _LIBRARIES = (
     _Library(
         "cupy.cuda.stream",
         "_BaseStream",
         "begin_capture",
         "end_capture",
-        key=lambda stream: stream.ptr,
+        key=_stream_key,
         is_capturing=lambda stream: bool(stream.is_capturing()),
     ),
     # torch.cuda.graph and whatever else captures there go through this one.
@@ -130,3 +144,30 @@ _LIBRARIES = (
     ),
 )
 _unwatched = set(_LIBRARIES)
+
+
+class _Arrivals:
+    """Among those who find modules: has a library watched as soon as it is there."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if all(library.module != name for library in _unwatched):
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, found), None)
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def execute_and_watch(module: ModuleType) -> None:
+                execute(module)
+                watch()
+
+            with suppress(AttributeError):  # of a kind that takes none: watched a little later
+                loader.exec_module = execute_and_watch
+        return spec
+
+
+_arrivals = _Arrivals()

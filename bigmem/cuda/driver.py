@@ -36,7 +36,11 @@ def loaded() -> Cuda:
             raise BigmemError(f"NVIDIA's driver does not start ({error})") from None
         if not devices:
             raise BigmemError("NVIDIA's driver shows no GPU to this process")
-        _loaded = Cuda(driver, _core.CudaFences(driver), devices)
+        made = Cuda(driver, _core.CudaFences(driver), devices)
+        # Of several threads that come here at once the first one's stays: an allocator goes by the
+        # fences that record() attaches.
+        if _loaded is None:
+            _loaded = made
     return _loaded
 
 

@@ -1,11 +1,15 @@
 """Libraries whose captures are known of: here, stand-ins of the same shape."""
 
 import contextlib
+import importlib
 import sys
+import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from bigmem import _core
 from bigmem.cuda import captures
@@ -69,6 +73,57 @@ def test_streams_tell(libraries: tuple[Any, Any]) -> None:
     stream.begin_capture("global")
     assert _core.captures() == 1
     assert stream.end_capture() == "graph"
+    assert _core.captures() == 0
+
+
+def test_libraries_that_are_imported_later_tell_from_their_first_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No call of bigmem's lies between the import and the capture."""
+    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("from . import cuda")
+    (tmp_path / "torch" / "cuda" / "__init__.py").write_text("from .graphs import CUDAGraph")
+    (tmp_path / "torch" / "cuda" / "graphs.py").write_text(
+        "class CUDAGraph:\n    def capture_begin(self): pass\n    def capture_end(self): pass\n"
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(captures, "_unwatched", set(captures._LIBRARIES))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    captures.watch()
+    torch = importlib.import_module("torch")
+    try:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        assert _core.captures() == 1
+        graph.capture_end()
+        assert _core.captures() == 0
+    finally:
+        for name in ("torch", "torch.cuda", "torch.cuda.graphs"):
+            sys.modules.pop(name, None)
+
+
+def test_per_thread_streams_are_one_a_thread(libraries: tuple[Any, Any]) -> None:
+    """Which have the same handle; of each the same thread begins and ends a capture."""
+    ends = threading.Event()
+
+    def capture() -> None:
+        stream = libraries[0](2)
+        stream.begin_capture()
+        ends.wait(20)
+        stream.end_capture()
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    wait_for(lambda: _core.captures() == 1)
+    stream = libraries[0](2)
+    stream.begin_capture()
+    assert _core.captures() == 2
+    stream.end_capture()
+    assert _core.captures() == 1
+    ends.set()
+    thread.join()
     assert _core.captures() == 0
 
 

@@ -4,6 +4,7 @@ import builtins
 import resource
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,50 @@ def test_releasing_and_warm_blocks_call_no_function_of_cuda(
             array = bigmem.empty(9 * MIB, np.uint8, allocator=allocator)
             assert (fake.own_calls(), array.size) == (before, 9 * MIB)
             assert allocator.stats().warm_hits > 0
+
+
+def test_threads_that_are_the_first_at_once_find_one_driver(
+    fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here, the other one comes while this one looks for the functions."""
+    first = []
+
+    def addresses() -> dict[str, int]:
+        monkeypatch.setattr(driver, "_addresses", fake.functions)
+        first.append(driver.loaded())
+        return fake.functions()
+
+    monkeypatch.setattr(driver, "_addresses", addresses)
+    assert driver.loaded() is first[0]
+    assert driver.loaded() is first[0]
+
+
+@pytest.mark.parametrize("mechanism", ["vmm", "register", "alloc"])
+def test_pinned_memory_is_not_for_children(
+    fake: _core.FakeCuda, mechanism: pinned.Mechanism
+) -> None:
+    block = PinnedAllocator(mechanism=mechanism).allocate(4 * MIB)
+    assert "dc" in flags_of(block.address)
+
+
+@pytest.mark.parametrize("mechanism", ["register", "alloc"])
+def test_pinned_memory_is_not_dumped(fake: _core.FakeCuda, mechanism: pinned.Mechanism) -> None:
+    """As that of the driver, which sees to it itself: it may be secret."""
+    block = PinnedAllocator(mechanism=mechanism, wipe=True).allocate(4 * MIB)
+    assert "dd" in flags_of(block.address)
+
+
+def flags_of(address: int) -> list[str]:
+    """What the kernel notes of a mapping."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "VmFlags:" and inside:
+            return rest.split()
+        if "-" in word and ":" not in word:
+            begin, _, end = word.partition("-")
+            inside = int(begin, 16) <= address < int(end, 16)
+    raise AssertionError("no mapping there")
 
 
 def test_by_name(fake: _core.FakeCuda) -> None:
