@@ -70,25 +70,27 @@ PyObject* driver_start(PyDriver* self, PyObject*) {
   return PyLong_FromLong(count);
 }
 
-// The device whose primary context is current, or -1.
-int current_device(const Driver& driver) {
+// The device in whose primary context the stream works, or -1.
+int device_of(const Driver& driver, cuda::Stream stream) {
   const WithoutGil nogil;  // the driver may wait for somebody who wants it
   const Calling calling(driver);
-  cuda::Context current = nullptr;
+  cuda::Context context = nullptr;
   int count = 0;
-  if (!calling || driver.ctx_current(&current) != cuda::success || !current ||
+  if (!calling || cuda::stream_context(driver, stream, &context) != cuda::success || !context ||
       driver.device_count(&count) != cuda::success)
     return -1;
   for (int device = 0; device < count; ++device) {
     cuda::Context primary;
-    if (cuda::primary_context(driver, device, &primary) == cuda::success && primary == current)
+    if (cuda::primary_context(driver, device, &primary) == cuda::success && primary == context)
       return device;
   }
   return -1;
 }
 
-PyObject* driver_current_device(PyDriver* self, PyObject*) {
-  const int device = current_device(*self->driver);
+PyObject* driver_device_of(PyDriver* self, PyObject* args) {
+  unsigned long long stream = 0;
+  if (!PyArg_ParseTuple(args, "|K:device_of", &stream)) return nullptr;
+  const int device = device_of(*self->driver, reinterpret_cast<cuda::Stream>(stream));
   if (device < 0) Py_RETURN_NONE;
   return PyLong_FromLong(device);
 }
@@ -145,8 +147,9 @@ PyObject* driver_copy_to_host(PyDriver* self, PyObject* args) {
 PyMethodDef driver_methods[] = {
     {"start", reinterpret_cast<PyCFunction>(driver_start), METH_NOARGS,
      "start()\n--\n\nInitialize the driver; how many devices there are."},
-    {"current_device", reinterpret_cast<PyCFunction>(driver_current_device), METH_NOARGS,
-     "current_device()\n--\n\nThe one whose primary context this thread uses, or None."},
+    {"device_of", reinterpret_cast<PyCFunction>(driver_device_of), METH_VARARGS,
+     "device_of(stream=0)\n--\n\nThe one in whose primary context a stream works, or None; that of "
+     "a default stream is the one that this thread uses."},
     {"usable", reinterpret_cast<PyCFunction>(driver_usable), METH_NOARGS,
      "usable()\n--\n\nFalse in a child of the process that made it."},
     {"error_name", reinterpret_cast<PyCFunction>(driver_error_name), METH_O,

@@ -8,9 +8,9 @@ from .pinned import PinnedAllocator
 _made: dict[int, PinnedAllocator] = {}
 
 
-def default_allocator(device: int | None = None) -> PinnedAllocator:
-    """The one of a device, or of the current one, which is kept for next time."""
-    number = loaded().driver.current_device() or 0 if device is None else device
+def default_allocator(device: int | None = None, stream: int = 0) -> PinnedAllocator:
+    """The one of a device, or else of a stream's, which is kept for next time."""
+    number = loaded().driver.device_of(stream) or 0 if device is None else device
     found = _made.get(number)
     if found is None or found._closed:
         # Should two threads come here at once, one of theirs goes again, unused.

@@ -178,7 +178,7 @@ def _require_guards(cuda: Cuda) -> None:
 
 def _device(device: SupportsIndex | None, cuda: Cuda) -> int:
     if device is None:
-        return cuda.driver.current_device() or 0
+        return cuda.driver.device_of() or 0
     try:
         number = operator.index(device)
     except TypeError:

@@ -60,7 +60,7 @@ def upload(
     depth
         How many chunks each thread has pinned memory for: what it may fill ahead of the GPU.
     allocator
-        Where the pinned memory comes from; one for the current device, which is kept, if `None`.
+        Where the pinned memory comes from; one for the stream's device, which is kept, if `None`.
     chunk
         How much a thread copies at a time, in bytes or as a string; rounded up to 4 KiB.
 
@@ -71,12 +71,12 @@ def upload(
         is recording a graph, or CUDA refuses. What was submitted before happens all the same.
     """
     size = parse_size(chunk)
-    if depth < 1 or size < 1:
-        raise BigmemError(f"depth and chunk are at least 1, not {depth} and {size}")
-    chosen = default_allocator() if allocator is None else allocator
+    if not isinstance(depth, int) or depth < 1 or size < 1:
+        raise BigmemError(f"depth and chunk are whole numbers from 1, not {depth!r} and {size}")
+    handle, cuda = _handle_of(stream), loaded()
+    chosen = default_allocator(stream=handle) if allocator is None else allocator
     if not isinstance(chosen, PinnedAllocator):
         raise BigmemError(f"allocator is a PinnedAllocator, not {chosen!r}")
-    handle, cuda = _handle_of(stream), loaded()
     cuda.fences.record(handle)  # before anything of ours is in a graph
     staging = _Staging(cuda, chosen, handle, depth, -(-size // _PAGE) * _PAGE)
     try:
@@ -188,6 +188,8 @@ def _target(buffer: Any) -> tuple[int, int]:
             address, nbytes = map(operator.index, buffer)
         except (TypeError, ValueError):
             raise BigmemError(f"a device buffer is (address, bytes), not {buffer!r}") from None
+        if not 0 <= address < 1 << 64:
+            raise BigmemError(f"there is no memory at the address {address}")
         return address, nbytes
     # Tensors that require gradients, and types that NumPy has not, have no array interface.
     if getattr(buffer, "is_cuda", False) and hasattr(buffer, "data_ptr"):

@@ -393,10 +393,14 @@ def test_what_does_not_fit_is_told(
 
 
 def test_senseless_numbers_are_refused(stream: int, allocator: PinnedAllocator) -> None:
-    with pytest.raises(bigmem.BigmemError, match="at least 1"):
-        upload([], [], stream, 0, allocator=allocator)
-    with pytest.raises(bigmem.BigmemError, match="at least 1"):
+    for depth in (0, -1, 2.5, "2"):
+        with pytest.raises(bigmem.BigmemError, match="whole numbers from 1"):
+            upload([], [], stream, depth, allocator=allocator)  # type: ignore[arg-type]
+    with pytest.raises(bigmem.BigmemError, match="whole numbers from 1"):
         upload([], [], stream, chunk=0, allocator=allocator)
+    for address in (-8, 1 << 64):
+        with pytest.raises(bigmem.BigmemError, match=f"no memory at the address {address}"):
+            upload([b"data"], [(address, 4)], stream, allocator=allocator)
     with pytest.raises(bigmem.BigmemError, match="takes several arrays, as a list, not 5"):
         upload(5, [], stream, allocator=allocator)  # type: ignore[arg-type]
     with pytest.raises(bigmem.BigmemError, match="takes several arrays, as a list, not 5"):
@@ -552,3 +556,21 @@ def test_without_an_allocator_there_is_one_a_device(
     second = default.default_allocator()
     assert second is not first
     second.close()
+
+
+def test_the_one_of_the_streams_device_is_taken(
+    fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another device may not reach its memory, whichever is current."""
+    monkeypatch.setattr(default, "_made", {})
+    two = _core.FakeCuda(devices=2)
+    two.activate(1)
+    host = numbers(8)
+    upload([host], [target := OnDevice(host)], two.stream(device=1))
+    two.finish()
+    assert np.array_equal(target.array, host)
+    ((device, allocator),) = default._made.items()
+    assert device == allocator.device == 1
+    assert allocator.flush(10)
+    allocator.close()
+    wait_for(lambda: two.memory() == 0)  # before there is one device again
