@@ -185,17 +185,41 @@ void CudaVirtualPages::await(std::unique_lock<std::mutex>& lock, const Region& r
   });
 }
 
+// Until the driver takes back what it once refused to unmap; false if it refuses again.
+bool CudaVirtualPages::recover(std::unique_lock<std::mutex>& lock, Region& region, Run run) {
+  for (;;) {
+    await(lock, region, run);
+    std::size_t at = run.first;
+    while (at < run.last && region.units[at].state != lost) ++at;
+    if (at == run.last) return true;
+    const Run chunk = chunk_of(region, at);
+    const auto mark = [&](State state) {
+      for (std::size_t i = chunk.first; i < chunk.last; ++i) region.units[i].state = state;
+    };
+    mark(busy);
+    lock.unlock();
+    bool gone;
+    {
+      const Calling calling(driver_);
+      const Current current(driver_, context_);
+      gone = unmap(region, chunk);
+    }
+    lock.lock();
+    mark(gone ? none : lost);
+    settled_.notify_all();
+    if (!gone) return false;
+  }
+}
+
 int CudaVirtualPages::commit(std::uintptr_t begin, std::size_t nbytes) try {
   if (!driver_.usable()) return EPERM;
   std::unique_lock lock(mutex_);
   Region& region = region_of(begin);
   const Run all = run_of(region, begin, nbytes);
-  await(lock, region, all);
+  if (!recover(lock, region, all)) return EIO;
   std::vector<Run> absent;
   for (std::size_t at = all.first; at < all.last; ++at) {
-    const State state = region.units[at].state;
-    if (state == lost) return EIO;
-    if (state != none) continue;
+    if (region.units[at].state != none) continue;
     if (absent.empty() || absent.back().last != at) absent.push_back({at, at});
     ++absent.back().last;
   }

@@ -69,7 +69,7 @@ class CudaVirtualPages final : public CudaPages {
 
  private:
   // What is known of a unit. `given`: its memory is there and zero, but nobody's, until the rest of
-  // its chunk can go too. `busy`: a thread maps or unmaps it. `lost`: it cannot be unmapped.
+  // its chunk can go too. `busy`: a thread maps or unmaps it. `lost`: it could not be unmapped.
   enum State : std::uint8_t { none, used, given, busy, lost };
   struct Unit {
     State state = none;
@@ -97,6 +97,7 @@ class CudaVirtualPages final : public CudaPages {
   static Run run_of(const Region& region, std::uintptr_t begin, std::size_t nbytes);
   static Run chunk_of(const Region& region, std::size_t at);
   void await(std::unique_lock<std::mutex>& lock, const Region& region, Run run);
+  bool recover(std::unique_lock<std::mutex>& lock, Region& region, Run run);
   int map(Region& region, Run run);
   bool unmap(const Region& region, Run chunk);
   void undo(Region& region, Run run);

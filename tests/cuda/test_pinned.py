@@ -150,6 +150,25 @@ def test_no_failure_loses_memory(fake: _core.FakeCuda, after: int) -> None:
     wait_for(lambda: fake.memory() == 0)
 
 
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_what_could_not_be_undone_is_undone_later(fake: _core.FakeCuda, refusals: int) -> None:
+    """The allocator is of use again as soon as the driver unmaps again."""
+    allocator = PinnedAllocator()
+    fake.fail("cuMemSetAccess", 999, times=1)
+    fake.fail("cuMemUnmap", 999, times=refusals)
+    for _ in range(refusals):
+        with pytest.raises(bigmem.OutOfMemory, match="cuMemUnmap: CUDA_ERROR_UNKNOWN"):
+            allocator.allocate(8 * MIB)
+        assert fake.memory() == 8 * MIB
+    block = allocator.allocate(20 * MIB, zeroed=True)
+    assert not np.frombuffer(memoryview(block), np.uint8).any()
+    assert fake.memory() == 20 * MIB
+    block.release()
+    assert allocator.flush(10)
+    allocator.trim()
+    assert fake.memory() == 0
+
+
 @pytest.mark.parametrize("mechanism", ["register", "alloc"])
 def test_where_virtual_memory_is_refused(
     fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch, mechanism: str

@@ -128,7 +128,8 @@ def test_uploads_go_through_pinned_memory(device, generator):
 def test_uploads_ahead_do_not_wait(device, generator, gpu):
     """The device's own stream is at work for a while; what is copied ahead is there before."""
     host = generator.integers(0, 256, (1 << 20, 64), np.uint8)
-    out = device.empty(host.shape)
+    out = device.upload(host)  # there is pinned memory from here on
+    out[:] = 0
     device.synchronize()
     gpu.spin(500, device._stream.ptr)
     with device.ahead():
