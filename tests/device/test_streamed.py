@@ -83,7 +83,7 @@ def proof_of(opened, backend):
 
 @pytest.mark.parametrize("make_sums", [HostPointSums, LateSums])
 @pytest.mark.parametrize("make_device", [EmulatedDevice, LateDevice])
-@pytest.mark.parametrize("chunk", [1 << 20, 20, CHUNK, 1])
+@pytest.mark.parametrize("chunk", [1 << 20, 20, CHUNK])
 def test_a_streamed_key_gives_the_same_proof(opened, monkeypatch, chunk, make_device, make_sums):
     """However early or late copies and sums come, within what was asked of them."""
     monkeypatch.setattr(CudaBackend, "_chunk", lambda self, curve, group, n: chunk)
