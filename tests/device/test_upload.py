@@ -55,7 +55,7 @@ stand_in_for_cupy = SimpleNamespace(fake=None, pageable_copies=0, memory=[])
 
 
 def empty(shape, dtype):
-    array = np.empty(shape, dtype).view(OnDevice)
+    array = np.zeros(shape, dtype).view(OnDevice)  # not what another test has left there
     stand_in_for_cupy.memory.append(array)
     return array
 
