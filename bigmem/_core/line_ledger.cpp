@@ -18,8 +18,10 @@ namespace {
 
 constexpr std::uint64_t most_lines = 8192, most_threads = 4096, most_text = 2 << 20;
 constexpr std::uint64_t most_stalls = 4096;
-// The part of the program's time that looking at pages may take, beyond the first block of a line.
+// The part of the program's time that looking at pages may take, beyond the first blocks of a line:
+// the first of them faults even where the later ones are memory that the C library has again.
 constexpr double looking_share = 0.01;
+constexpr std::uint64_t first_blocks = 2;
 // What is smaller and faster than this cannot be seen in a picture of the run.
 constexpr std::size_t drawn_bytes = 1 << 20;
 constexpr double drawn_seconds = 50e-6;
@@ -174,7 +176,7 @@ LineRecord& LineLedger::line(std::uint32_t number) {
 }
 
 bool LineLedger::worth_a_look(const LineRecord& line, double now) const noexcept {
-  return !line.looks || looking_ <= looking_share * (now - header_.begin);
+  return line.looks < first_blocks || looking_ <= looking_share * (now - header_.begin);
 }
 
 Resident LineLedger::look(const void* address, std::size_t nbytes) noexcept {

@@ -94,7 +94,7 @@ def test_memory_that_the_c_library_reuses_faults_once():
     line = line_of(record, 10)
     assert line.calls == 50
     assert int(printed[0]) < 2 * 256, "the C library did not reuse its memory"
-    # Not every block was looked at; the first one was.
+    # Not every block was looked at; the first two were.
     assert line.faulted_small <= 50 * 256 / 2
 
 
