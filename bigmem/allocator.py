@@ -93,9 +93,10 @@ class AllocatorStats:
 class Allocator(ABC):
     """Gives blocks and takes them back; subclass it to write your own.
 
-    A subclass must define `allocate`; the other methods fit an allocator that keeps nothing.
-    Nothing in `allocate` may take a Python-level lock that a destructor could need: releases
-    happen inside the garbage collector, in any thread, and during shutdown.
+    A subclass must define `allocate`, which begins with `check_request`; the other methods fit an
+    allocator that keeps nothing. `bigmem.testing` has the tests that it should pass. Nothing in
+    `allocate` may take a Python-level lock that a destructor could need: releases happen inside
+    the garbage collector, in any thread, and during shutdown.
 
     Parameters
     ----------
@@ -132,6 +133,36 @@ class Allocator(ABC):
         BigmemError
             A senseless size or alignment, or the allocator is closed.
         """
+
+    def check_request(self, nbytes: SupportsIndex | str, alignment: int) -> int:
+        """Validate what `allocate` was asked for: the first thing for a subclass to do.
+
+        Returns
+        -------
+        int
+            The size in bytes.
+
+        Raises
+        ------
+        OutOfMemory
+            More than the machine has, or than any address space holds.
+        BigmemError
+            A senseless size or alignment, or the allocator is closed.
+        """
+        if self._closed:
+            raise BigmemError(f"{self!r} takes no allocations")
+        alignment = operator.index(alignment)
+        if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+            raise BigmemError(f"alignment must be a power of two up to 1 GiB, not {alignment}")
+        size = nbytes if type(nbytes) is int and nbytes >= 0 else parse_size(nbytes)
+        if size > sys.maxsize:
+            raise OutOfMemory(f"{size} bytes are more than any address space holds")
+        # Where the system overcommits without limit it would grant this, and kill us on touch.
+        if size > (physical := osmem.physical_bytes()):
+            raise OutOfMemory(
+                f"{size} bytes are more than this machine's {physical}, swap included"
+            )
+        return size
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until nothing that was released before the call is pending.
@@ -180,23 +211,6 @@ class Allocator(ABC):
     def _quick(self) -> Quick | None:
         """What the NumPy hook tries before `allocate`, if anything may come before that."""
         return None
-
-    def _request(self, nbytes: SupportsIndex | str, alignment: int) -> int:
-        """Validate what `allocate` was asked for; return the size in bytes."""
-        if self._closed:
-            raise BigmemError(f"{self!r} takes no allocations")
-        alignment = operator.index(alignment)
-        if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-            raise BigmemError(f"alignment must be a power of two up to 1 GiB, not {alignment}")
-        size = nbytes if type(nbytes) is int and nbytes >= 0 else parse_size(nbytes)
-        if size > sys.maxsize:
-            raise OutOfMemory(f"{size} bytes are more than any address space holds")
-        # Where the system overcommits without limit it would grant this, and kill us on touch.
-        if size > (physical := osmem.physical_bytes()):
-            raise OutOfMemory(
-                f"{size} bytes are more than this machine's {physical}, swap included"
-            )
-        return size
 
 
 # A plain dict, because its operations are atomic: a lock here could be wanted by a destructor that

@@ -109,7 +109,7 @@ class NativeAllocator(Allocator):
             Whether the block's memory is to be there before it is handed out, at the price of the
             faults that its first touch would take; `None` leaves it to `pages`.
         """
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         populate = self.pages.prefault if prefault is None else prefault
         try:
             block = self._core.allocate(self, populate, size, alignment, zeroed)

@@ -21,7 +21,7 @@ class SystemAllocator(Allocator):
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> Block:
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         return self._source.allocate(self, size, alignment, zeroed)
 
     def stats(self) -> AllocatorStats:

@@ -74,7 +74,7 @@ class Guarded(Wrapper):
         BigmemError
             The upstream's memory cannot be protected.
         """
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         try:
             return self._guard(size, alignment, zeroed)
         except OutOfMemory:

@@ -50,7 +50,7 @@ class Limited(Wrapper):
         OutOfMemory
             The limit or the upstream has no room.
         """
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         # Whatever comes between, an interrupt included: the charge ends with its object.
         charge = self._budget.charge(size)
         if charge is None:

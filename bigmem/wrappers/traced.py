@@ -99,7 +99,7 @@ class Traced(Wrapper):
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> Block:
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         begin = time.monotonic()
         block = self.upstream.allocate(size, alignment=alignment, zeroed=zeroed)
         return self._log.allocated(block, begin, self, zeroed, self.where, self.touched)

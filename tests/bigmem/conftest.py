@@ -68,7 +68,7 @@ class ByteArrayAllocator(bigmem.Allocator):
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> bigmem.Block:
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         try:
             memory = memoryview(bytearray(size + alignment))
         except (MemoryError, OverflowError):
@@ -172,27 +172,35 @@ def _wrappers() -> dict[str, Callable[[], bigmem.Allocator]]:
 
 RESIZABLE_MAKERS = _makers()
 NATIVE_MAKERS = {**RESIZABLE_MAKERS, **_fixed_makers()}
-MAKERS = {
-    "system": bigmem.SystemAllocator,
-    "python": ByteArrayAllocator,
-    **NATIVE_MAKERS,
-    **_wrappers(),
-}
+COUNTING_MAKERS = {"system": bigmem.SystemAllocator, **NATIVE_MAKERS}
+WRAPPERS = _wrappers()
+MAKERS = {"python": ByteArrayAllocator, **COUNTING_MAKERS, **WRAPPERS}
 
 
 @pytest.fixture(params=list(MAKERS))
 def allocator(request: pytest.FixtureRequest) -> Iterator[bigmem.Allocator]:
-    made = MAKERS[request.param]()
-    yield made
-    made.close()
+    with MAKERS[request.param]() as made:
+        yield made
+
+
+@pytest.fixture(params=list(COUNTING_MAKERS))
+def counting_allocator(request: pytest.FixtureRequest) -> Iterator[bigmem.Allocator]:
+    with MAKERS[request.param]() as made:
+        yield made
 
 
 @pytest.fixture(params=list(NATIVE_MAKERS))
 def native_allocator(request: pytest.FixtureRequest) -> Iterator[NativeAllocator]:
-    made = MAKERS[request.param]()
-    assert isinstance(made, NativeAllocator)
-    yield made
-    made.close()
+    with MAKERS[request.param]() as made:
+        assert isinstance(made, NativeAllocator)
+        yield made
+
+
+@pytest.fixture(params=list(WRAPPERS))
+def wrapper(request: pytest.FixtureRequest) -> Iterator[bigmem.wrappers.Wrapper]:
+    with WRAPPERS[request.param]() as made:
+        assert isinstance(made, bigmem.wrappers.Wrapper)
+        yield made
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ class Counting(bigmem.Allocator):
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> bigmem.Block:
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         self.sizes.append(size)
         return bigmem.Block(bytearray(size), allocator=self)
 

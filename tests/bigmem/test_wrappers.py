@@ -28,7 +28,7 @@ class Plain(Wrapper):
     def allocate(
         self, nbytes: "int | str", *, alignment: int = 64, zeroed: bool = False
     ) -> bigmem.Block:
-        size = self._request(nbytes, alignment)
+        size = self.check_request(nbytes, alignment)
         below = self.upstream.allocate(size, alignment=alignment, zeroed=zeroed)
         return bigmem.Block(below, allocator=self)
 
