@@ -1,0 +1,16 @@
+"""The pages' examples for a GPU run on one, those for PyTorch where it is installed."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from code_blocks import PACKAGES, collect, lay_out, run_python
+
+HERE = {"a GPU", *(name for name in PACKAGES if importlib.util.find_spec(name))}
+BLOCKS = [block for block in collect()[0] if block.language == "python" and block.needs <= HERE]
+
+
+@pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if "a GPU" in b.needs}))
+def test_python_runs(page: str, tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    run_python([block for block in BLOCKS if block.page == page], tmp_path)
