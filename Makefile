@@ -3,7 +3,7 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test test-interop lint bench bench-core bench-hook bench-replay \
+.PHONY: demo test stress long-test test-interop lint docs wheels bench bench-core bench-hook bench-replay \
   bench-pinned bench-gpu bench-pipeline results test-gpu kernels-report clean
 
 demo:
@@ -42,6 +42,12 @@ lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp' '*.cuh' '*.cu')
+
+# The site, in build/docs; its warnings are errors.
+docs:
+	@scripts/setup.sh $(VENV) docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
 
 bench:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -83,6 +89,8 @@ results:
 	cp demo-out/demo.json demo-out/demo.md demo-out/demo.png bench/results
 	$(BIN)/python -m bench.release --json bench/results/release.json --markdown bench/results/release.md
 	$(BIN)/python -m bench.layers --json bench/results/layers.json --markdown bench/results/layers.md
+	$(BIN)/python -m bench.costs --json bench/results/costs.json --markdown bench/results/costs.md
+	$(BIN)/python -m bench.insert bench/results/costs.md docs/explanation.md
 	$(BIN)/python -m bench.peers 12 16 18 --curve bn128 bls12381 --rounds 1 \
 	  --json bench/results/peers.json --markdown bench/results/peers.md
 
