@@ -49,6 +49,10 @@ docs:
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 
+# A wheel for each Python in dist/, tested where there is no compiler; VERSIONS="3.12" for fewer.
+wheels:
+	@scripts/wheels.sh $(VERSIONS)
+
 bench:
 	@scripts/setup.sh $(VENV) bench,prover
 	$(BIN)/python -m bench.release

@@ -27,8 +27,17 @@ ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "bn128" / "multiplier"
 
 # tests/gpu has a GPU, tests/libraries/large the packages.
-PACKAGES = ("torch", "pandas", "dask")
-NEEDS = ("a GPU", "several GPUs", "a network", "a container engine", "minutes", *PACKAGES)
+PACKAGES = ("torch",)
+NEEDS = (
+    "a GPU",
+    "several GPUs",
+    "several machines",
+    "two terminals",
+    "a network",
+    "a container engine",
+    "minutes",
+    *PACKAGES,
+)
 SHELL = ("sh", "bash")
 DATA = ("json", "toml")
 OUTPUT = ("", "text")
@@ -148,9 +157,9 @@ def lay_out(folder: Path) -> None:
     shutil.copy(FIXTURE / "witness.wtns", folder / "WITNESS.wtns")
     for name in ("proof", "public", "verification_key"):
         shutil.copy(FIXTURE / f"{name}.json", folder)
-    (folder / "script.py").write_text("import numpy as np\n\nprint(np.ones(1 << 20).sum())\n")
     (folder / "package").mkdir()
-    shutil.copy(folder / "script.py", folder / "package" / "__main__.py")
+    for name in ("script.py", "program.py", "package/__main__.py"):
+        (folder / name).write_text("import numpy as np\n\nprint(np.ones(1 << 20).sum())\n")
     (folder / "test_yours.py").write_text(
         "import numpy as np\n\n\ndef test_yours():\n    assert np.ones(9).sum() == 9\n"
     )
