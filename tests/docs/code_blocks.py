@@ -15,9 +15,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +75,7 @@ class Block:
 def pages() -> list[str]:
     """The pages whose blocks are run, relative to the repository."""
     found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")]
-    return sorted(str(path.relative_to(ROOT)) for path in found if "_build" not in path.parts)
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def blocks_of(page: str, text: str | None = None) -> list[Block]:
@@ -167,20 +169,25 @@ def lay_out(folder: Path) -> None:
         np.save(folder / f"part{part}.npy", np.arange(1 << 20))
     (folder / ".venv").mkdir()
     (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
-    for name in ("bench", "tests", "examples"):
-        (folder / name).symlink_to(ROOT / name)
+    (folder / "tests").symlink_to(ROOT / "tests")
 
 
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     programs = Path(sys.executable).parent
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIGMEM_")}
-    return subprocess.run(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         env={**environment, "PATH": f"{programs}:{environment['PATH']}"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=240,
-        check=False,
+        start_new_session=True,
     )
+    try:
+        out, err = process.communicate(timeout=240)
+    finally:  # whatever the example has left in the background
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
