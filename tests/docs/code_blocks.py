@@ -49,6 +49,7 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _TICKS = re.compile(r"^[ \t>]*(?:```|~~~)", re.MULTILINE)
+_TROUBLE = re.compile(r"Warning|Traceback|Exception ignored")
 _NEEDS = re.compile(r"<!-- needs (?P<what>[^:\n]*)(?::(?P<why>[^\n]*))?-->")
 _SMALLER = re.compile(r"<!-- tested with (?P<new>[^\n]+?) for (?P<old>[^\n]+?) -->")
 
@@ -133,11 +134,12 @@ def program_of(blocks: list[Block]) -> str:
 
 
 def run_python(blocks: list[Block], folder: Path) -> str:
-    """Run the blocks in one namespace; return what they print. They must leave stderr empty."""
+    """Run the blocks in one namespace; return what they print. They must end well, unwarned."""
     path = folder / blocks[0].page.replace("/", "-").replace(".md", ".py")
     path.write_text(program_of(blocks))
     done = _run([sys.executable, str(path)], folder)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not _TROUBLE.search(done.stderr), done.stderr
     return done.stdout
 
 

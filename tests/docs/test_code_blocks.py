@@ -96,6 +96,9 @@ def test_a_failing_example_fails(folder: Path) -> None:
     blocks = blocks_of("page.md", "```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
     with pytest.raises(AssertionError, match=r'page\.py", line 6'):
         run_python(blocks, folder)
+    warning = "```python\nimport warnings\n\nwarnings.warn('old')\n```\n"
+    with pytest.raises(AssertionError, match=r"page\.py:4: UserWarning: old"):
+        run_python(blocks_of("page.md", warning), folder)
     (shell,) = blocks_of("page.md", "```sh\nfalse\ntrue\n```\n")
     with pytest.raises(AssertionError, match=r"page\.md:2"):
         run_shell(shell, folder)
