@@ -26,6 +26,11 @@ def add_proving_options(parser: argparse.ArgumentParser) -> None:
         help="where a proof's vectors come from: system, mapped, dontneed, deferred, recycle, or "
         "a plug-in's (default: the process default, see BIGMEM_ALLOCATOR)",
     )
+    add_backend_options(parser)
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides who does the arithmetic."""
     parser.add_argument(
         "--backend",
         choices=BACKENDS,

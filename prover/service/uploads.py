@@ -1,0 +1,188 @@
+"""Requests for proofs: a key's name and a witness, as JSON or as a form, within their limits."""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import math
+import reprlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from aiohttp import BodyPartReader, ClientError, web
+from aiohttp.http import HttpProcessingError
+
+from prover.errors import ProverError
+from prover.service.keys import KeyFacts
+from prover.service.refusal import Refusal
+from prover.service.secret import SecretFile, mapped_witness
+
+PIECE_BYTES = 1 << 18
+_ROOM = 1 << 14
+"""Bytes of a request that are neither key nor witness: names, boundaries, white space."""
+_NAME_BYTES = 200
+_PATIENCE_SECONDS = 30
+_SLOWEST = 1 << 20
+"""Bytes a second that a client must send, beyond the first seconds."""
+
+
+async def receive(request: web.Request, keys: Mapping[str, KeyFacts]) -> tuple[str, SecretFile]:
+    """The key's name and the witness, complete and well formed.
+
+    Raises
+    ------
+    Refusal
+    """
+    _refuse_encoding(request)
+    largest = max(facts.witness_bytes for facts in keys.values())
+    secret = SecretFile()
+    try:
+        with _told_to_client():
+            async with asyncio.timeout(_PATIENCE_SECONDS + largest / _SLOWEST):
+                if request.content_type == "application/json":
+                    name = await _receive_json(request, keys, largest, secret)
+                elif request.content_type == "multipart/form-data":
+                    name = await _receive_form(request, keys, largest, secret)
+                else:
+                    raise Refusal(415, "send application/json or multipart/form-data")
+        await asyncio.to_thread(_check, secret, name, keys[name])
+    except BaseException:
+        await asyncio.to_thread(secret.close)
+        raise
+    return name, secret
+
+
+def _refuse_encoding(request: web.Request) -> None:
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Refusal(415, "send the body without a content encoding")
+
+
+@contextlib.contextmanager
+def _told_to_client() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Refusal(408, f"the body came at less than {_SLOWEST >> 20} MiB/s") from None
+    except (ClientError, HttpProcessingError, OSError, ValueError, AssertionError):
+        # A form that breaks its own boundaries, a chunk that is none, a connection that is gone.
+        raise Refusal(400, "the body is malformed, or was cut off") from None
+
+
+async def _receive_json(
+    request: web.Request, keys: Mapping[str, KeyFacts], largest: int, secret: SecretFile
+) -> str:
+    limit = 4 * math.ceil(largest / 3) + _ROOM
+    _refuse_length(request, limit)
+    body = bytearray()
+    async for piece in request.content.iter_chunked(PIECE_BYTES):
+        if len(body) + len(piece) > limit:
+            raise _too_large(limit)
+        body += piece
+    fields = _fields(body)
+    body[:] = bytes(len(body))
+    name = _known(fields["key"], keys)
+    size = keys[name].witness_bytes
+    text = fields["witness"]
+    if not isinstance(text, str):
+        raise Refusal(422, "witness is not a string of base64")
+    if len(text) > 4 * math.ceil(size / 3):
+        raise _witness_too_large(name, size)
+    try:
+        secret.write(base64.b64decode(text, validate=True))
+    except (ValueError, binascii.Error):
+        raise Refusal(422, "witness is not a string of base64") from None
+    return name
+
+
+def _fields(body: bytearray) -> dict[str, Any]:
+    try:
+        fields = json.loads(body, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "the body is no JSON, or names a field twice") from None
+    if not isinstance(fields, dict) or set(fields) != {"key", "witness"}:
+        raise Refusal(422, "the body is no object of exactly key and witness")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+    return dict(pairs)
+
+
+async def _receive_form(
+    request: web.Request, keys: Mapping[str, KeyFacts], largest: int, secret: SecretFile
+) -> str:
+    _refuse_length(request, largest + _ROOM)
+    name: str | None = None
+    async for part in _parts(request):
+        if part.name == "key" and name is None:
+            data = b"".join([piece async for piece in _pieces(part, _NAME_BYTES, None)])
+            name = _known(data.decode("utf-8", "replace"), keys)
+        elif part.name == "witness" and name is None:
+            raise Refusal(422, "the part key must come before the part witness")
+        elif part.name == "witness" and name is not None and not secret.size:
+            async for piece in _pieces(part, keys[name].witness_bytes, name):
+                secret.write(piece)
+        else:
+            raise Refusal(422, "the form has other parts than one key and one witness")
+    if name is None or not secret.size:
+        raise Refusal(422, "the form lacks the part " + ("key" if name is None else "witness"))
+    return name
+
+
+async def _parts(request: web.Request) -> AsyncIterator[BodyPartReader]:
+    reader = await request.multipart()
+    while (part := await reader.next()) is not None:
+        if not isinstance(part, BodyPartReader):
+            raise Refusal(422, "the form has a form inside")
+        yield part
+
+
+async def _pieces(part: BodyPartReader, limit: int, key: str | None) -> AsyncIterator[bytes]:
+    """The part as it comes; refused as soon as it is longer than the limit."""
+    size = 0
+    while piece := await part.read_chunk(PIECE_BYTES):
+        size += len(piece)
+        if size > limit:
+            raise _too_large(limit) if key is None else _witness_too_large(key, limit)
+        yield piece
+
+
+def _refuse_length(request: web.Request, limit: int) -> None:
+    if request.content_length is not None and request.content_length > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the body is too large: {limit} bytes are enough for every key here")
+
+
+def _witness_too_large(name: str, size: int) -> Refusal:
+    return Refusal(413, f"the witness is too large: one for {name} holds {size} bytes")
+
+
+def _known(name: Any, keys: Mapping[str, KeyFacts]) -> str:
+    # Looked up, never opened: a name that leads somewhere else is a name that is not there.
+    if not isinstance(name, str) or name not in keys:
+        raise Refusal(404, f"there is no usable key {reprlib.repr(name)}; GET /keys lists them")
+    return name
+
+
+def _check(secret: SecretFile, name: str, facts: KeyFacts) -> None:
+    """Refuse now what the proof would be refused for later, but for what only a proof shows."""
+    try:
+        witness = mapped_witness(secret.fileno())
+    except ProverError as error:
+        raise Refusal(422, str(error)) from None
+    if witness.curve.name != facts.curve:
+        raise Refusal(
+            422, f"witness: is over {witness.curve.name}, but {name} is over {facts.curve}"
+        )
+    if len(witness.values) != facts.signals:
+        raise Refusal(
+            422,
+            f"witness: holds {len(witness.values)} signals, but the circuit of {name} has "
+            f"{facts.signals}",
+        )

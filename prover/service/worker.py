@@ -1,0 +1,239 @@
+"""The worker process: it holds the keys, the allocator and the backend, and makes the proofs.
+
+It reads requests, JSON with a file descriptor at most, from the socket that is its standard input,
+and writes answers, JSON with its length before it, to what was its standard output. When the
+socket ends it ends: then nobody is left who wants an answer.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import bigmem
+from bigmem import osmem
+from bigmem.layers import Span, observe
+from prover.backends import GPU_DOMAIN, GPU_WORK, get_backend
+from prover.backends.base import Backend
+from prover.errors import ProverError, UsageError
+from prover.formats import proof_json
+from prover.formats.zkey import ProvingKey
+from prover.pipeline import single
+from prover.service.keys import KeyFacts, locate
+from prover.service.secret import mapped_witness
+
+LENGTH_BYTES = 8
+"""Of the length before an answer, little-endian."""
+LARGEST_REQUEST = 1 << 16
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What the worker is started with; sizes in bytes.
+
+    Attributes
+    ----------
+    folder
+        The key directory.
+    allocator
+        A name that `bigmem.make` knows.
+    budget
+        What all proofs may hold at a time, warm memory included; None for no limit.
+    backend, device_memory, threads
+        As `prover.backends.get_backend` takes them.
+    """
+
+    folder: str
+    allocator: str = "recycle"
+    budget: int | None = None
+    backend: str = "auto"
+    device_memory: int | None = None
+    threads: int = 0
+
+
+class Worker:
+    """Opens keys and makes proofs, one at a time, in the order of the requests."""
+
+    def __init__(
+        self, settings: WorkerSettings, requests: socket.socket, answers: BinaryIO
+    ) -> None:
+        self._settings = settings
+        self._requests = requests
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._tasks: queue.SimpleQueue[tuple[Message, list[int]]] = queue.SimpleQueue()
+        self._keys: dict[str, ProvingKey] = {}
+        self._allocator = make_allocator(settings.allocator, settings.budget)
+        self._small = self._backend(1)
+        self._large = self._backend(GPU_DOMAIN)
+        self._ended_layers: list[str] = []
+        observe(self._note)
+
+    def _backend(self, domain: int) -> Backend:
+        # Of a service no one knows how many proofs it will make: a GPU's start pays off.
+        return get_backend(
+            self._settings.backend,
+            threads=self._settings.threads,
+            domain=domain,
+            proofs=GPU_WORK,
+            device_memory=self._settings.device_memory,
+        )
+
+    def run(self) -> None:
+        """Serve until the socket ends, which ends the process."""
+        self._tell({"started": True, "pid": os.getpid()})
+        threading.Thread(target=self._listen, name="requests", daemon=True).start()
+        while True:
+            request, descriptors = self._tasks.get()
+            self._tell(self._answer(request, descriptors))
+
+    def _listen(self) -> None:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self._requests, LARGEST_REQUEST, 1)
+            if not message:
+                os._exit(0)
+            request = json.loads(message)
+            if request["do"] == "look":
+                # Not behind the proof under way: what it holds is what people want to see.
+                self._tell({"look": self._look()})
+            else:
+                self._tasks.put((request, descriptors))
+
+    def _tell(self, message: Message) -> None:
+        data = json.dumps(message).encode()
+        with self._lock:
+            self._answers.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+            self._answers.flush()
+
+    def _note(self, span: Span) -> None:
+        self._ended_layers.append(span.name)
+
+    def _look(self) -> Message:
+        return {
+            "memory": asdict(self._allocator.stats()),
+            "resident": osmem.resident_bytes(),
+            "layers": list(self._ended_layers),
+        }
+
+    # What can be asked
+
+    def _answer(self, request: Message, descriptors: list[int]) -> Message:
+        try:
+            if request["do"] == "open":
+                return {"key": asdict(self._open(request["key"]))}
+            return self._prove(request["key"], *descriptors)
+        except (ProverError, MemoryError) as error:
+            # The names of these errors are part of the API.
+            problem = str(error) or "not enough memory"
+            return {"refused": type(error).__name__, "reason": problem}
+        except Exception as error:
+            # A defect. Its message might quote a witness; where it happened is told, no more.
+            stack = "".join(traceback.format_tb(error.__traceback__))
+            print(f"{stack}{type(error).__name__}", file=sys.stderr, flush=True)
+            return {
+                "refused": "Defect",
+                "reason": f"a defect of the prover ({type(error).__name__}); its log says where",
+            }
+        finally:
+            self._ended_layers.clear()
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _open(self, name: str) -> KeyFacts:
+        key = self._key(name)
+        key.check(threads=self._settings.threads)
+        return KeyFacts.of(key)
+
+    def _key(self, name: str) -> ProvingKey:
+        if name not in self._keys:
+            self._keys[name] = ProvingKey.open(locate(Path.cwd(), name))
+        return self._keys[name]
+
+    def _prove(self, name: str, descriptor: int) -> Message:
+        start = time.perf_counter()
+        with bigmem.record_layers() as recorded, bigmem.layer("proof"):
+            key = self._key(name)
+            statement = single.prove(
+                key,
+                mapped_witness(descriptor),
+                backend=self._large if key.domain >= GPU_DOMAIN else self._small,
+                allocator=self._allocator,
+            )
+        proof, public = BytesIO(), BytesIO()
+        proof_json.write_proof(proof, statement.proof)
+        proof_json.write_public(public, statement.public)
+        return {
+            "proof": proof.getvalue().decode(),
+            "public": public.getvalue().decode(),
+            "seconds": time.perf_counter() - start,
+            "layers": [asdict(layer) for layer in recorded().layers],
+        }
+
+
+def make_allocator(name: str, budget: int | None) -> bigmem.Allocator:
+    """The allocator of all proofs; ours overwrite what was in them before they hand it out again.
+
+    Raises
+    ------
+    UsageError
+        There is none of this name, or its plug-in fails.
+    """
+    policies: Mapping[str, bigmem.Inline | bigmem.Deferred | bigmem.Recycle] = {
+        "dontneed": bigmem.Inline(),
+        "deferred": bigmem.Deferred(),
+        "recycle": bigmem.Recycle(),
+    }
+    limit = None if budget is None else bigmem.Budget(budget)
+    if name in policies:
+        return bigmem.ArenaAllocator(release=policies[name], budget=limit, wipe=True, name=name)
+    if name == "mapped":
+        return bigmem.MappedAllocator(budget=limit, wipe=True, name=name)
+    try:
+        made = bigmem.make(name)
+    except Exception as error:  # a plug-in may raise anything
+        raise UsageError(f"--allocator {name}: {str(error) or type(error).__name__}") from error
+    return made if budget is None else bigmem.Limited(made, budget, name=name)
+
+
+def _settle() -> tuple[socket.socket, BinaryIO]:
+    """Make this process one that only its server ends; its two ends of the conversation."""
+    # Whoever stops the server's group or unit stops the server, which lets the proof end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # When memory runs out the kernel should take the process whose job can be done again.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not get among the answers
+    return socket.socket(fileno=os.dup(0)), answers
+
+
+def main() -> None:
+    """Take the settings from the first request, and serve."""
+    requests, answers = _settle()
+    settings = WorkerSettings(**json.loads(requests.recv(LARGEST_REQUEST)))
+    try:
+        os.chdir(settings.folder)
+        worker = Worker(settings, requests, answers)
+    except ProverError as error:
+        data = json.dumps({"refused": type(error).__name__, "reason": str(error)}).encode()
+        answers.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+        answers.flush()
+        return
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()
