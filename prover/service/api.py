@@ -21,6 +21,7 @@ from prover.service.metrics import Metrics, places
 from prover.service.process import WorkerProcess
 from prover.service.refusal import Refusal
 from prover.service.uploads import receive
+from prover.service.worker import Message
 
 LONGEST_WAIT = 300.0
 """Seconds that a request may wait for its job to end."""
@@ -121,7 +122,7 @@ class Api:
                 await asyncio.wait_for(job.ended.wait(), seconds)
         shown = self._shown(job)
         if job is self.jobs.running:
-            shown["progress"] = await self._progress(job)
+            shown["progress"] = self._progress(job, await self.worker.look())
         return await self._sent(request, job, _json(shown), "proof", "public")
 
     async def _proof(self, request: web.Request) -> web.StreamResponse:
@@ -178,8 +179,7 @@ class Api:
             }
         return shown
 
-    async def _progress(self, job: Job) -> dict[str, Any]:
-        look = await self.worker.look()
+    def _progress(self, job: Job, look: Message | None) -> dict[str, Any]:
         return {
             "seconds": time.monotonic() - job.began,
             "expected_seconds": self.jobs.expected(job.key),
@@ -229,7 +229,7 @@ class Api:
                     "id": running.id[:8],
                     "key": running.key,
                     "state": running.state,
-                    **await self._progress(running),
+                    **self._progress(running, look),
                 },
                 "answers": {"kept": self.jobs.kept, "unfetched": self.jobs.unfetched},
                 "memory": look and look["memory"],

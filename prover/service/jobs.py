@@ -102,7 +102,8 @@ class Jobs:
             self._jobs[job.id] = job
             self._waiting.append(job)
         except OSError as error:
-            raise Refusal(503, f"the spool cannot be written: {error.strerror}") from None
+            problem = (error.strerror or str(error)).lower()
+            raise Refusal(503, f"the spool cannot be written: {problem}") from None
         finally:
             self._accepting -= 1
             await self._tell()

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from prover.errors import ProverError
 from prover.service.worker import LENGTH_BYTES, Message, WorkerSettings
 
-_LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
 """How long to wait for figures: a worker with the GIL held, or stopped, answers later."""
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -26,7 +27,7 @@ from prover.service.worker import WorkerSettings
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
-_TIDY_SECONDS = 5.0
+_TIDY_SECONDS = 10.0
 _LAST_ANSWERS_SECONDS = 2.0
 """For responses that are on their way when the server ends."""
 
@@ -163,12 +164,13 @@ class _Server:
     async def _begin(
         self, on_ready: Callable[[Ready], None], listeners: list[socket.socket]
     ) -> None:
+        folder = Path(self._settings.worker.folder)
+        names = keys.names(folder)
         try:
             await self._worker.start()
         except WorkerDied as error:
             raise ProverError(f"the worker process did not start: {error}") from None
-        folder = Path(self._settings.worker.folder)
-        for name in keys.names(folder):
+        for name in names:
             await self._check(folder, name)
         if not self._api.keys:
             problem = "; ".join(self._api.bad_keys.values()) or f"there is no *{keys.SUFFIX} in it"
@@ -243,7 +245,7 @@ class _Server:
 
     async def _tidy(self) -> None:
         while True:
-            await asyncio.sleep(_TIDY_SECONDS)
+            await asyncio.sleep(min(_TIDY_SECONDS, self._settings.keep))
             await self._jobs.expire()
 
     # The end
@@ -338,7 +340,7 @@ def _listen(settings: Settings) -> list[socket.socket]:
         except OSError as error:
             for listener in listeners:
                 listener.close()
-            problem = (error.strerror or str(error)).lower()
+            problem = os.strerror(error.errno or 0).lower()
             raise UsageError(f"cannot listen at {address} port {port}: {problem}") from None
         port = listeners[0].getsockname()[1]  # one port for all, also where any will do
     return listeners
