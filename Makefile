@@ -4,7 +4,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 .PHONY: demo test stress long-test test-interop lint docs wheels bench bench-core bench-hook bench-replay \
-  bench-pinned bench-gpu bench-pipeline results test-gpu kernels-report clean
+  bench-pinned bench-gpu bench-pipeline results test-gpu test-service-page \
+  kernels-report clean
 
 demo:
 	@scripts/setup.sh $(VENV) bench,prover
@@ -97,6 +98,12 @@ results:
 	$(BIN)/python -m bench.insert bench/results/costs.md docs/explanation.md
 	$(BIN)/python -m bench.peers 12 16 18 --curve bn128 bls12381 --rounds 1 \
 	  --json bench/results/peers.json --markdown bench/results/peers.md
+
+# The service's status page in headless Chromium (apt install chromium-headless-shell), which
+# `make test` looks at only where there is one.
+test-service-page:
+	@scripts/setup.sh $(VENV) prover,test
+	PROVER_TEST_BROWSER=1 $(BIN)/python -m pytest tests/service/test_page.py
 
 test-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra

@@ -125,12 +125,14 @@ class Jobs:
             del self._jobs[job.id]
             self._answer_bytes -= job.nbytes
             await self._forget(job)
-        elif job.state is State.QUEUED:
-            self._waiting.remove(job)
-            await self.end(job, State.CANCELLED)
-        elif job.state is State.RUNNING:
+        elif job.state in (State.QUEUED, State.RUNNING):
+            waits = job.state is State.QUEUED
+            if waits:
+                self._waiting.remove(job)
             job.state = State.CANCELLING
-            await self._forget(job)  # so that no other server does it again
+            await self._forget(job)  # so that no later server does it
+            if waits:
+                await self.end(job, State.CANCELLED)
         await self._tell()
 
     async def fetched(self, job: Job, *parts: str) -> None:
@@ -152,20 +154,19 @@ class Jobs:
 
     async def end(self, job: Job, state: State, **answer: Any) -> None:
         """Give a job its answer: fields of `Job`."""
-        if job.state is State.CANCELLING:
-            state, answer = State.CANCELLED, {}
         for name, value in answer.items():
             setattr(job, name, value)
         job.finished = time.time()
-        job.state = state
-        self._answer_bytes += job.nbytes
         witness, job.witness = job.witness, None
         if witness is not None:
             await asyncio.to_thread(witness.close)
-        if state is State.CANCELLED:
-            await self._forget(job)
-        elif self._spool is not None:
-            await self._on_disk(self._spool.answer, job)
+        if self._spool is not None and job.state is not State.CANCELLING:
+            await self._on_disk(self._spool.answer, job, state)
+        if job.state is State.CANCELLING:  # perhaps since a moment ago
+            state = State.CANCELLED
+            job.proof = job.public = ""
+        job.state = state
+        self._answer_bytes += job.nbytes
         if job is self.running:
             self.running = None
         job.ended.set()

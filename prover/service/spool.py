@@ -81,11 +81,11 @@ class Spool:
             self.forget(job.id)
             raise
 
-    def answer(self, job: Job) -> None:
+    def answer(self, job: Job, state: State) -> None:
         """Write an answer down, and let the job go. If the disk is full, the job stays."""
         fields = {name: getattr(job, name) for name in _ANSWER_FIELDS}
         try:
-            self._write(f"{job.id}.answer", {"state": str(job.state), **fields})
+            self._write(f"{job.id}.answer", {"state": state, **fields})
         except OSError as error:
             _log.warning("job %s: its answer is not in the spool: %s", job.id, error.strerror)
             return
