@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--queue",
-        type=_options.number(1, 10_000),
+        type=_options.number(1, 500),
         default=16,
         metavar="N",
         help="jobs that may wait (default: %(default)s)",

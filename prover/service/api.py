@@ -61,6 +61,7 @@ class Api:
     def application(self) -> web.Application:
         """The application with all routes."""
         application = web.Application(middlewares=[self._answer_errors])
+        # HEAD would take an answer for fetched.
         application.add_routes(
             [
                 web.get("/", self._page),
@@ -70,10 +71,10 @@ class Api:
                 web.get("/status", self._status),
                 web.get("/metrics", self._metrics),
                 web.post("/jobs", self._submit),
-                web.get("/jobs/{id}", self._job),
+                web.get("/jobs/{id}", self._job, allow_head=False),
                 web.delete("/jobs/{id}", self._cancel),
-                web.get("/jobs/{id}/proof.json", self._proof),
-                web.get("/jobs/{id}/public.json", self._public),
+                web.get("/jobs/{id}/proof.json", self._proof, allow_head=False),
+                web.get("/jobs/{id}/public.json", self._public, allow_head=False),
             ]
         )
         return application

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from prover.service.worker import WorkerSettings
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
+_HELPERS = 2
+"""Threads that check and overwrite witnesses and write the spool."""
 _TIDY_SECONDS = 10.0
 _LAST_ANSWERS_SECONDS = 2.0
 """For responses that are on their way when the server ends."""
@@ -101,6 +104,8 @@ async def serve(settings: Settings, *, on_ready: Callable[[Ready], None]) -> int
         Before it takes jobs: settings, keys, address or spool cannot be used.
     """
     listeners = _listen(settings)
+    # Each thread that allocates has a heap of its own, which grows to what it once held.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_HELPERS, "helper"))
     stop = _Stop()
     server = _Server(settings)
     try:

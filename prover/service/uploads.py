@@ -18,7 +18,7 @@ from prover.service.keys import KeyFacts
 from prover.service.refusal import Refusal
 from prover.service.secret import SecretFile, mapped_witness
 
-PIECE_BYTES = 1 << 18
+PIECE_BYTES = 1 << 16
 _ROOM = 1 << 14
 """Bytes of a request that are neither key nor witness: names, boundaries, white space."""
 _NAME_BYTES = 200
@@ -64,7 +64,7 @@ def _told_to_client() -> Iterator[None]:
         yield
     except TimeoutError:
         raise Refusal(408, f"the body came at less than {_SLOWEST >> 20} MiB/s") from None
-    except (ClientError, HttpProcessingError, OSError, ValueError, AssertionError):
+    except (ClientError, HttpProcessingError, ConnectionError, ValueError):
         # A form that breaks its own boundaries, a chunk that is none, a connection that is gone.
         raise Refusal(400, "the body is malformed, or was cut off") from None
 

@@ -213,6 +213,7 @@ def test_what_is_no_http(server, request_):
         ("GET", "/jobs/x/proof.json", 404),
         ("GET", "/keys/bn128-multiplier.zkey", 404),
         ("POST", "/status", 405),
+        ("PATCH", "/jobs/x", 405),
     ],
 )
 def test_paths_and_methods_that_are_not_there(server, method, path, status):
