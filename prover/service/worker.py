@@ -98,6 +98,8 @@ class Worker:
         while True:
             request, descriptors = self._tasks.get()
             self._tell(self._answer(request, descriptors))
+            # Or the next proof would take fresh memory, while this one's is being overwritten.
+            self._allocator.flush()
 
     def _listen(self) -> None:
         while True:
