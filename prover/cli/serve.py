@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] not in ("aiohttp", "prometheus_client"):
             raise
         raise UsageError(f"{error.name} is missing: pip install 'bigmem[service]'") from None
-    from prover.service.worker import WorkerSettings
+    from prover.service.protocol import WorkerSettings
 
     _options.keep_out_of_core_dumps()
     settings = server.Settings(

@@ -110,8 +110,8 @@ def _check_site(host: str, origin: str | None) -> None:
     A page elsewhere can have its own name lead to this machine, or send forms here; both show in
     headers that a page cannot choose.
     """
-    name = urlsplit(f"//{host}").hostname or ""
     try:
+        name = urlsplit(f"//{host}").hostname or ""
         local = name == "localhost" or is_loopback(name)
     except ValueError:
         local = False

@@ -19,9 +19,9 @@ from prover.service.jobs import Jobs
 from prover.service.keys import KeyFacts
 from prover.service.metrics import Metrics, places
 from prover.service.process import WorkerProcess
+from prover.service.protocol import Message
 from prover.service.refusal import Refusal
 from prover.service.uploads import receive
-from prover.service.worker import Message
 
 LONGEST_WAIT = 300.0
 """Seconds that a request may wait for its job to end."""

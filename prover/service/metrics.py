@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from prover.service.job import Job, State
 from prover.service.jobs import Jobs
-from prover.service.worker import Message
+from prover.service.protocol import Message
 
 _MEMORY = ("live", "pending", "reclaiming", "warm", "lazy", "clean")
 

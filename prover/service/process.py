@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 
 from prover.errors import ProverError
-from prover.service.worker import LENGTH_BYTES, Message, WorkerSettings
+from prover.service.protocol import LENGTH_BYTES, Message, WorkerSettings
 
 _LOOK_SECONDS = 0.5
 """How long to wait for figures: a worker with the GIL held, or stopped, answers later."""

@@ -23,8 +23,8 @@ from prover.service.jobs import TRIES, Jobs
 from prover.service.keys import KeyFacts
 from prover.service.metrics import Metrics
 from prover.service.process import WorkerDied, WorkerProcess
+from prover.service.protocol import WorkerSettings
 from prover.service.spool import Spool
-from prover.service.worker import WorkerSettings
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128

@@ -16,10 +16,10 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import bigmem
 from bigmem import osmem
@@ -31,36 +31,14 @@ from prover.formats import proof_json
 from prover.formats.zkey import ProvingKey
 from prover.pipeline import single
 from prover.service.keys import KeyFacts, locate
+from prover.service.protocol import (
+    LARGEST_REQUEST,
+    Message,
+    WorkerSettings,
+    refusal,
+    write_answer,
+)
 from prover.service.secret import mapped_witness
-
-LENGTH_BYTES = 8
-"""Of the length before an answer, little-endian."""
-LARGEST_REQUEST = 1 << 16
-Message = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What the worker is started with; sizes in bytes.
-
-    Attributes
-    ----------
-    folder
-        The key directory.
-    allocator
-        A name that `bigmem.make` knows.
-    budget
-        What all proofs may hold at a time, warm memory included; None for no limit.
-    backend, device_memory, threads
-        As `prover.backends.get_backend` takes them.
-    """
-
-    folder: str
-    allocator: str = "recycle"
-    budget: int | None = None
-    backend: str = "auto"
-    device_memory: int | None = None
-    threads: int = 0
 
 
 class Worker:
@@ -114,10 +92,8 @@ class Worker:
                 self._tasks.put((request, descriptors))
 
     def _tell(self, message: Message) -> None:
-        data = json.dumps(message).encode()
         with self._lock:
-            self._answers.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
-            self._answers.flush()
+            write_answer(self._answers, message)
 
     def _note(self, span: Span) -> None:
         self._ended_layers.append(span.name)
@@ -138,16 +114,13 @@ class Worker:
             return self._prove(request["key"], *descriptors)
         except (ProverError, MemoryError) as error:
             # The names of these errors are part of the API.
-            problem = str(error) or "not enough memory"
-            return {"refused": type(error).__name__, "reason": problem}
+            return refusal(type(error).__name__, str(error) or "not enough memory")
         except Exception as error:
             # A defect. Its message might quote a witness; where it happened is told, no more.
             stack = "".join(traceback.format_tb(error.__traceback__))
             print(f"{stack}{type(error).__name__}", file=sys.stderr, flush=True)
-            return {
-                "refused": "Defect",
-                "reason": f"a defect of the prover ({type(error).__name__}); its log says where",
-            }
+            reason = f"a defect of the prover ({type(error).__name__}); its log says where"
+            return refusal("Defect", reason)
         finally:
             self._ended_layers.clear()
             for descriptor in descriptors:
@@ -190,23 +163,23 @@ def make_allocator(name: str, budget: int | None) -> bigmem.Allocator:
     Raises
     ------
     UsageError
-        There is none of this name, or its plug-in fails.
+        There is none of this name, its plug-in fails, or the budget makes no sense.
     """
     policies: Mapping[str, bigmem.Inline | bigmem.Deferred | bigmem.Recycle] = {
         "dontneed": bigmem.Inline(),
         "deferred": bigmem.Deferred(),
         "recycle": bigmem.Recycle(),
     }
-    limit = None if budget is None else bigmem.Budget(budget)
-    if name in policies:
-        return bigmem.ArenaAllocator(release=policies[name], budget=limit, wipe=True, name=name)
-    if name == "mapped":
-        return bigmem.MappedAllocator(budget=limit, wipe=True, name=name)
     try:
+        limit = None if budget is None else bigmem.Budget(budget)
+        if name in policies:
+            return bigmem.ArenaAllocator(release=policies[name], budget=limit, wipe=True, name=name)
+        if name == "mapped":
+            return bigmem.MappedAllocator(budget=limit, wipe=True, name=name)
         made = bigmem.make(name)
+        return made if budget is None else bigmem.Limited(made, budget, name=name)
     except Exception as error:  # a plug-in may raise anything
         raise UsageError(f"--allocator {name}: {str(error) or type(error).__name__}") from error
-    return made if budget is None else bigmem.Limited(made, budget, name=name)
 
 
 def _settle() -> tuple[socket.socket, BinaryIO]:
@@ -230,9 +203,7 @@ def main() -> None:
         os.chdir(settings.folder)
         worker = Worker(settings, requests, answers)
     except ProverError as error:
-        data = json.dumps({"refused": type(error).__name__, "reason": str(error)}).encode()
-        answers.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
-        answers.flush()
+        write_answer(answers, refusal(type(error).__name__, str(error)))
         return
     worker.run()
 

@@ -12,7 +12,7 @@ from prover.service.job import State
 from prover.service.jobs import Jobs
 from prover.service.metrics import Metrics
 from prover.service.process import WorkerProcess
-from prover.service.worker import WorkerSettings
+from prover.service.protocol import WorkerSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
 

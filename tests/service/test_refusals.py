@@ -239,6 +239,8 @@ def test_pages_of_other_sites(server, witnesses):
         {"Host": f"elsewhere.example:{server.port}"},
         {"Host": "127.0.0.1.elsewhere.example"},
         {"Host": ""},
+        {"Host": "[::1"},
+        {"Host": "0.0.0.0"},
     ):
         reply = server.ask("POST", "/jobs", body, Content_Type=kind, **headers)
         assert reply.status == 403, headers

@@ -64,6 +64,9 @@ def test_what_cannot_be_had(refused, keys, tmp_path):
     assert refused(keys, "--port", "0", "--allocator", "none").startswith(
         "--allocator none: there is no allocator called 'none'; known are "
     )
+    assert refused(keys, "--port", "0", "--budget", "0") == (
+        "--allocator recycle: a budget of nothing admits no allocation"
+    )
     assert refused(keys, "--host", "no.such.host.invalid").endswith("is no address of this machine")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
