@@ -16,8 +16,9 @@ END = f"--{BOUNDARY}--\r\n".encode()
 KEY_PART = LINE + b'Content-Disposition: form-data; name="key"\r\n\r\n' + KEY.encode() + b"\r\n"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def serves_on(server, witnesses):
+    """After all of this the server does what it is for, and so does its first worker."""
     yield
     job = server.accepted(KEY, witnesses[KEY])
     assert server.answer(job)["state"] == "done"
