@@ -3,14 +3,17 @@
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 from .allocator import Allocator, AllocatorStats, open_allocators
 from .arena.arena import ArenaAllocator
+from .budget import Budget
 from .errors import BigmemError
 from .mapped import MappedAllocator
 from .release import Deferred, Inline, Recycle
 from .system import SystemAllocator
 from .wrappers.base import Wrapper
+from .wrappers.limited import Limited
 
 DEFAULT_NAME = "recycle"
 ENTRY_POINTS = "bigmem.allocators"
@@ -18,23 +21,24 @@ ENTRY_POINTS = "bigmem.allocators"
 _default: Allocator | None = None
 
 
-def _pinned() -> Allocator:
+def _pinned(budget: Budget | None = None) -> Allocator:
     from .cuda import PinnedAllocator  # seldom needed
 
-    return PinnedAllocator(name="pinned")
+    return PinnedAllocator(name="pinned", budget=budget)
 
 
-_BUILT_IN: dict[str, Callable[[], Allocator]] = {
-    "system": lambda: SystemAllocator(name="system"),
-    "mapped": lambda: MappedAllocator(name="mapped"),
-    "dontneed": lambda: ArenaAllocator(release=Inline(), name="dontneed"),
-    "deferred": lambda: ArenaAllocator(release=Deferred(), name="deferred"),
-    "recycle": lambda: ArenaAllocator(release=Recycle(), name="recycle"),
+_BUILT_IN: dict[str, Callable[..., Allocator]] = {
+    "system": partial(SystemAllocator, name="system"),
+    "mapped": partial(MappedAllocator, name="mapped"),
+    "dontneed": partial(ArenaAllocator, release=Inline(), name="dontneed"),
+    "deferred": partial(ArenaAllocator, release=Deferred(), name="deferred"),
+    "recycle": partial(ArenaAllocator, release=Recycle(), name="recycle"),
     "pinned": _pinned,
 }
+_KEEP_BUDGETS = frozenset({"mapped", "dontneed", "deferred", "recycle", "pinned"})
 
 
-def make(name: str) -> Allocator:
+def make(name: str, *, budget: Budget | None = None) -> Allocator:
     """A new allocator of the kind called `name`.
 
     Parameters
@@ -45,12 +49,19 @@ def make(name: str) -> Allocator:
         the background), ``"recycle"`` (pages are reused warm, idle ones given back in the
         background), ``"pinned"`` (page-locked memory for GPUs: `bigmem.cuda.PinnedAllocator`), or a
         name that a plug-in registers under the entry-point group ``bigmem.allocators``.
+    budget
+        Limit to keep, perhaps together with other allocators. ``"system"`` and plug-ins know of no
+        budgets: what they have in use is `Limited` to what this one admits at this moment.
 
     Raises
     ------
     BigmemError
         No such allocator; the message lists those that are.
     """
+    if budget is not None:
+        if name in _KEEP_BUDGETS:
+            return _BUILT_IN[name](budget=budget)
+        return Limited(make(name), budget.limit, name=name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
     from importlib.metadata import entry_points  # 25 ms of start-up, and seldom needed

@@ -1,0 +1,23 @@
+"""Clusters on this machine, of processes or of threads."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+
+@contextmanager
+def cluster(**options: Any) -> Iterator[Client]:
+    """A client of a fresh cluster that listens on this machine only."""
+    options = {"threads_per_worker": 1, "dashboard_address": None, **options}
+    with LocalCluster(**options) as made, Client(made) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Client]:
+    """One worker, in a process with a nanny."""
+    with cluster(n_workers=1, threads_per_worker=2, memory_limit="600MiB") as client:
+        yield client
