@@ -1,7 +1,6 @@
 """Options that several verbs share."""
 
 import argparse
-import resource
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from bigmem.cli._command import tell
 from bigmem.terminal import can_draw
 from prover.backends import BACKENDS
 from prover.errors import UsageError
+from prover.secrecy import keep_out_of_core_dumps as keep_out_of_core_dumps
 
 if TYPE_CHECKING:
     import bigmem
@@ -142,14 +142,3 @@ def allocator_named(name: str | None, option: str = "--allocator") -> "bigmem.Al
         return _allocator.allocator_named(name, option)
     except bigmem.BigmemError as error:
         raise UsageError(str(error)) from error
-
-
-def keep_out_of_core_dumps() -> None:
-    """Let no core be dumped from here on: it would hold the witness.
-
-    A limit of 0 stops files only. Of 1, which is too small for any file, Linux also starts no
-    program that a machine pipes cores to.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    soft = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
-    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))

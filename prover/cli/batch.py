@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from bigmem.terminal import can_draw
 from prover.cli import _options, one_line, tell, warn
-from prover.errors import UnwritableOutput
+from prover.errors import UnwritableOutput, UsageError
 
 if TYPE_CHECKING:
-    from prover.pipeline.batch import Made
+    from prover.cluster.batch import ClusterBatch
+    from prover.formats.zkey import ProvingKey
+    from prover.pipeline.batch import Batch, Made
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +50,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print where the time of each layer went; fail if too much of it is unexplained",
     )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="prove on the workers of this Dask scheduler, for example tls://10.0.0.5:8786; "
+        "--backend, --threads, --device-memory and --allocator are then theirs",
+    )
+    parser.add_argument(
+        "--key-folder",
+        metavar="DIR",
+        help="with --scheduler: where workers may have the key, under any name",
+    )
     parser.add_argument("witnesses", metavar="WITNESS.wtns", nargs="+")
     parser.add_argument(
         "--repeat",
@@ -62,48 +75,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make, check and write all proofs; print one line for each and a summary."""
-    import bigmem
     from prover.formats.zkey import ProvingKey
     from prover.outputs import check_targets
-    from prover.pipeline.batch import Batch, write_figures
+    from prover.pipeline.batch import write_figures
 
     _options.keep_out_of_core_dumps()
-    vectors = _options.allocator_named(arguments.allocator)
-    assignments = vectors
-    if arguments.assignments_allocator is not None:
-        assignments = _options.allocator_named(
-            arguments.assignments_allocator, "--assignments-allocator"
-        )
+    here = arguments.scheduler is None
+    if not here:
+        _refuse_with_scheduler(arguments)
+    elif arguments.key_folder is not None:
+        raise UsageError("--key-folder is a folder of workers: it goes with --scheduler")
     key = ProvingKey.open(arguments.key)
-    batch = Batch(
-        key,
-        arguments.witnesses,
-        backends=_options.backends_for(
-            key, arguments, proofs=len(arguments.witnesses) * arguments.repeat
-        ),
-        vectors=vectors,
-        assignments=assignments,
-        mode=arguments.mode,
-        ahead=arguments.ahead,
-        repeat=arguments.repeat,
-        folder=arguments.out,
-        threads=arguments.threads,
-        timed=arguments.timings,
-    )
+    batch = _batch(key, arguments) if here else _cluster_batch(key, arguments)
     _make_folder(arguments.out)
     if arguments.json is not None:
         check_targets(arguments.json, inputs=batch.inputs)
     with _progress(len(batch)) as advance:
         figures = batch.run(advance)
     if arguments.json is not None:
-        name = arguments.allocator or bigmem.get_allocator().name
-        figures = {
-            "allocator": name,
-            "assignments_allocator": arguments.assignments_allocator or name,
-            "mode": arguments.mode,
-            "threads": arguments.threads,
-            **figures,
-        }
+        settings = _settings(arguments) if here else {"allocator": arguments.allocator}
+        figures = {**settings, "threads": arguments.threads, **figures}
         write_figures(figures, arguments.json, batch.inputs)
     print(
         f"{len(batch)} proofs, each checked, in {figures['wall_s']:.3f} s: "
@@ -118,6 +109,77 @@ def run(arguments: argparse.Namespace) -> int:
         )
         batch.report.check()
     return 0
+
+
+def _batch(key: "ProvingKey", arguments: argparse.Namespace) -> "Batch":
+    from prover.pipeline.batch import Batch
+
+    vectors = _options.allocator_named(arguments.allocator)
+    assignments = vectors
+    if arguments.assignments_allocator is not None:
+        assignments = _options.allocator_named(
+            arguments.assignments_allocator, "--assignments-allocator"
+        )
+    return Batch(
+        key,
+        arguments.witnesses,
+        backends=_options.backends_for(
+            key, arguments, proofs=len(arguments.witnesses) * arguments.repeat
+        ),
+        vectors=vectors,
+        assignments=assignments,
+        mode=arguments.mode,
+        ahead=arguments.ahead,
+        repeat=arguments.repeat,
+        folder=arguments.out,
+        threads=arguments.threads,
+        timed=arguments.timings,
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, object]:
+    import bigmem
+
+    name = arguments.allocator or bigmem.get_allocator().name
+    return {
+        "allocator": name,
+        "assignments_allocator": arguments.assignments_allocator or name,
+        "mode": arguments.mode,
+    }
+
+
+def _refuse_with_scheduler(arguments: argparse.Namespace) -> None:
+    for option, given in (
+        ("--devices", arguments.devices is not None),
+        ("--assignments-allocator", arguments.assignments_allocator is not None),
+        ("--mode", arguments.mode != "normal"),
+        ("--ahead", arguments.ahead is not None),
+        ("--timings", arguments.timings),
+    ):
+        if given:
+            raise UsageError(f"{option} is about proving on this machine; leave out --scheduler")
+
+
+def _cluster_batch(key: "ProvingKey", arguments: argparse.Namespace) -> "ClusterBatch":
+    from prover.cluster.batch import ClusterBatch
+    from prover.cluster.remote import Settings
+
+    return ClusterBatch(
+        key,
+        arguments.witnesses,
+        scheduler=arguments.scheduler,
+        settings=Settings(
+            backend=arguments.backend,
+            threads=arguments.threads,
+            device_memory=arguments.device_memory,
+            allocator=arguments.allocator,
+            key_folder=arguments.key_folder,
+        ),
+        repeat=arguments.repeat,
+        folder=arguments.out,
+        threads=arguments.threads,
+        notify=_options.notify,
+    )
 
 
 def _make_folder(path: Path) -> None:

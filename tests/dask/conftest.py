@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 @contextmanager
 def cluster(**options: Any) -> Iterator[Client]:
     """A client of a fresh cluster that listens on this machine only."""
-    options = {"threads_per_worker": 1, "dashboard_address": None, **options}
+    options = {"threads_per_worker": 1, "dashboard_address": ":0", **options}
     with LocalCluster(**options) as made, Client(made) as client:
         yield client
 
