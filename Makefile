@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 .PHONY: demo test stress long-test test-interop lint docs wheels bench bench-core bench-hook bench-replay \
-  bench-pinned bench-gpu bench-pipeline results test-gpu test-service-page \
+  bench-dask bench-pinned bench-gpu bench-pipeline results test-gpu test-service-page \
   kernels-report clean
 
 demo:
@@ -79,6 +79,12 @@ bench-replay:
 	$(BIN)/python -m bench.replay $(if $(PRELOAD_DIR),--preload-dir $(PRELOAD_DIR)) \
 	  --json bench/results/replay.json --markdown bench/results/replay.md
 	$(BIN)/python -m bench.insert bench/results/replay.md docs/replay.md
+
+# Dask with and without the plugin: twenty minutes on an otherwise idle machine of two cores or more.
+bench-dask:
+	@scripts/setup.sh $(VENV) bench,test
+	$(BIN)/python -m bench.dask --json bench/results/dask.json --markdown bench/results/dask.md
+	$(BIN)/python -m bench.insert bench/results/dask.md docs/dask.md
 
 # Pinned memory, everyone's: four minutes on a machine with an NVIDIA GPU. CuPy comes along; PyTorch
 # and RMM are compared where they are installed (rmm-cu13 from PyPI).

@@ -1,6 +1,6 @@
 """Array work on a Dask cluster of two processes, with and without `BigmemPlugin`.
 
-    python -m bench.dask [--side 8192] [--chunks 7000] [--rounds 3] [--json FILE] [--markdown FILE]
+    python -m bench.dask [--side 8192] [--chunks 4000] [--rounds 3] [--json FILE] [--markdown FILE]
 
 * spectrum: a square array of random doubles, made by rows, is rechunked to columns, transformed
   (FFT) and reduced to the power of each frequency; four times, on new numbers.
@@ -14,6 +14,7 @@ shows it, except for the peak, which is the kernel's.
 import argparse
 import json
 import logging
+import os
 import resource
 import statistics
 import sys
@@ -114,13 +115,15 @@ def used(client: Client) -> Found:
 
 def run_once(way: str, workload: str, options: argparse.Namespace) -> Found:
     """One run on a fresh cluster."""
+    environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ"))
     if way == "Dask, heap not trimmed":
-        environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ"))
         del environment["MALLOC_TRIM_THRESHOLD_"]
-        # A whole dictionary would be merged with the old one.
-        dask.config.config["distributed"]["nanny"]["pre-spawn-environ"] = environment
-    dask.config.set({"distributed.worker.memory.recent-to-old-time": OLD})
+    settings = {
+        "distributed.nanny.pre-spawn-environ": environment,
+        "distributed.worker.memory.recent-to-old-time": OLD,
+    }
     with (
+        dask.config.set(settings),
         LocalCluster(
             n_workers=WORKERS,
             threads_per_worker=1,
@@ -129,6 +132,9 @@ def run_once(way: str, workload: str, options: argparse.Namespace) -> Found:
         ) as cluster,
         Client(cluster) as client,
     ):
+        trimmed = set(client.run(lambda: "MALLOC_TRIM_THRESHOLD_" in os.environ).values())
+        if trimmed != {way != "Dask, heap not trimmed"}:
+            raise SystemExit("MALLOC_TRIM_THRESHOLD_ is not as it should be: unset it")
         if way in ("recycle", "deferred"):
             client.register_plugin(BigmemPlugin(way))
         da.ones(WORKERS, chunks=1).map_blocks(np.sqrt).compute()  # workers import what they need
@@ -223,7 +229,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--side", type=int, default=8192, help="of the square array")
-    parser.add_argument("--chunks", type=int, default=7000, help="of 160 KiB")
+    parser.add_argument("--chunks", type=int, default=4000, help="of 160 KiB")
     parser.add_argument("--limit", default="6GiB", help="memory of each worker")
     parser.add_argument("--rounds", type=int, default=3)
     machine.add_result_options(parser)

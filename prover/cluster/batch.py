@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ CONNECT_SECONDS = 10.0
 _LOOK_SECONDS = 5.0
 # Orders under way for each thread of the cluster: one at work, one that is there when it ends.
 _ORDERS = 2
+_LONG_TO_READ = 2 << 30
 
 
 class ClusterFailure(ProverError):
@@ -117,6 +119,8 @@ class ClusterBatch:
         for path in witnesses:
             groth16.match(key, Witness.open(path))
         key.check(threads=threads)
+        if Path(key.path).stat().st_size > _LONG_TO_READ:
+            notify(f"{key.path}: computing its SHA-256, by which workers will know it")
         self._identity = KeyIdentity.of(key.path)
         self._key_check_s = time.perf_counter() - start
         self._key = key
@@ -150,17 +154,10 @@ class ClusterBatch:
         start = time.perf_counter()
         each: dict[int, dict[str, object]] = {}
         with _connected(self._scheduler) as client:
-            try:
-                self._warn_of_listeners(client)
-                for sent, answer in self._answers(client):
-                    made = self._finish(sent, answer)
-                    each[sent.number] = {**asdict(made), "worker": answer.worker}
-                    advance(made)
-            except (OSError, FuturesCancelledError):
-                raise ClusterFailure(
-                    f"{self._scheduler}: lost the scheduler; of {len(self)} proofs {len(each)} "
-                    "were written"
-                ) from None
+            for sent, answer in self._answers(client):
+                made = self._finish(sent, answer)
+                each[sent.number] = {**asdict(made), "worker": answer.worker}
+                advance(made)
         return {
             "curve": self._key.curve.name,
             "constraints": self._key.constraints,
@@ -175,12 +172,25 @@ class ClusterBatch:
         }
 
     def _answers(self, client: Client) -> Iterator[tuple[_Sent, remote.Answer]]:
-        """Every proof, as it comes; never more orders under way than the cluster needs."""
+        """Every proof, as it comes."""
+        returned = 0
+        try:
+            self._warn_of_listeners(client)
+            for pair in self._pairs(client):
+                returned += 1
+                yield pair
+        except (OSError, FuturesCancelledError):
+            raise ClusterFailure(
+                f"{self._scheduler}: lost the scheduler, with {returned} of {len(self)} proofs made"
+            ) from None
+
+    def _pairs(self, client: Client) -> Iterator[tuple[_Sent, remote.Answer]]:
+        """The same; never more orders are under way than the cluster needs."""
         numbers = iter(range(1, len(self) + 1))
         under_way: dict[Future[Any], _Sent] = {}
         while True:
             room = max(1, _ORDERS * sum(client.nthreads().values())) - len(under_way)
-            for number in _first(numbers, room):
+            for number in islice(numbers, max(0, room)):
                 future, sent = self._send(client, number)
                 under_way[future] = sent
             if not under_way:
@@ -202,12 +212,14 @@ class ClusterBatch:
 
     def _ended(self, client: Client, futures: "list[Future[Any]]") -> "list[Future[Any]]":
         """Those of the futures that have an outcome: at least one, however long that takes."""
+        told = False
         while True:
             try:
                 return list(wait(futures, _LOOK_SECONDS, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
-                if not client.nthreads():
+                if not told and not client.nthreads():
                     self._notify(f"{self._scheduler}: there is no worker; waiting for one")
+                    told = True
 
     def _answer(self, future: "Future[Any]", sent: _Sent) -> remote.Answer:
         try:
@@ -327,11 +339,3 @@ def _content(path: str) -> bytes:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UnreadableFile(path, f"cannot be read: {reason}") from None
-
-
-def _first(numbers: Iterator[int], count: int) -> Iterator[int]:
-    for _ in range(count):
-        number = next(numbers, None)
-        if number is None:
-            return
-        yield number

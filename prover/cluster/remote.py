@@ -84,7 +84,7 @@ def prove(order: Order) -> Answer | Refusal:
         ).proof
     except (UnsatisfiedCircuit, MalformedFile) as error:
         return Refusal(worker, str(error), about_input=True)
-    except (ProverError, bigmem.BigmemError, MemoryError) as error:
+    except (ProverError, bigmem.BigmemError, MemoryError, OSError) as error:
         return Refusal(worker, str(error) or "not enough memory", about_input=False)
     wall = time.perf_counter() - start
     return Answer(worker, wall, proof.a.tobytes(), proof.b.tobytes(), proof.c.tobytes())
@@ -131,7 +131,7 @@ def _backend(key: ProvingKey, settings: Settings) -> Backend:
             settings.backend,
             threads=settings.threads or _share_of_cores(),
             domain=key.domain,
-            proofs=1 << 20,
+            proofs=1 << 20,  # nobody knows here how many will come
             device_memory=settings.device_memory,
         )
         _of_thread.made_for = (key, settings)

@@ -179,6 +179,31 @@ def test_a_lost_scheduler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(list(tmp_path.glob("*.proof.json"))) >= 1
 
 
+def test_a_batch_waits_for_workers_that_are_yet_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_batch, "_LOOK_SECONDS", 0.1)
+    with cluster(n_workers=0, processes=False, protocol="tcp://") as client:
+        lines: list[str] = []
+
+        def notify(line: str) -> None:
+            lines.append(line)
+            client.cluster.scale(1)
+
+        figures = batch_of(tmp_path, address(client), notify=notify).run(lambda made: None)
+    assert figures["proofs"] == 1
+    (line,) = lines
+    assert line.endswith("there is no worker; waiting for one")
+
+
+def test_errors_of_whoever_listens_are_not_the_schedulers(pair: Client, tmp_path: Path) -> None:
+    def advance(proof: Any) -> None:
+        raise BrokenPipeError(f"nobody reads {proof.proof}")
+
+    with pytest.raises(BrokenPipeError):
+        batch_of(tmp_path, address(pair), repeat=3).run(advance)
+
+
 # Without one
 
 
