@@ -360,8 +360,17 @@ def test_unencrypted_ways_are_warned_of(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--scheduler", NOWHERE, "--devices", "0"), "--devices names GPUs of this machine"),
         (("--key-folder", "keys"), "it goes with --scheduler"),
+        *(
+            (("--scheduler", NOWHERE, *words), f"{words[0]} is about proving on this machine")
+            for words in (
+                ("--devices", "0"),
+                ("--assignments-allocator", "recycle"),
+                ("--mode", "seed"),
+                ("--ahead", "1GiB"),
+                ("--timings",),
+            )
+        ),
     ],
 )
 def test_options_that_do_not_go_together(
