@@ -31,5 +31,5 @@ def same_environment() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def process() -> Iterator[Client]:
     """One worker, in a process with a nanny."""
-    with cluster(n_workers=1, threads_per_worker=2, memory_limit="600MiB") as client:
+    with cluster(n_workers=1, threads_per_worker=2, memory_limit="1GiB") as client:
         yield client
