@@ -80,7 +80,7 @@ bench-replay:
 	  --json bench/results/replay.json --markdown bench/results/replay.md
 	$(BIN)/python -m bench.insert bench/results/replay.md docs/replay.md
 
-# Dask with and without the plugin: twenty minutes on an otherwise idle machine of two cores or more.
+# Dask with and without the plugin: half an hour on an otherwise idle machine of two cores or more.
 bench-dask:
 	@scripts/setup.sh $(VENV) bench,test
 	$(BIN)/python -m bench.dask --json bench/results/dask.json --markdown bench/results/dask.md
