@@ -1,4 +1,4 @@
-"""What docs/dask.md shows is what was measured or follows from the formats; its example runs."""
+"""What docs/dask.md shows is what was measured or follows from the formats."""
 
 import re
 import subprocess
@@ -43,19 +43,6 @@ def test_sizes_are_those_of_files(name: str, tmp_path: Path) -> None:
     expected = scaling.Circuit.chain(curve, 6)
     assert key.stat().st_size == expected.key_bytes
     assert witness.stat().st_size == expected.witness_bytes
-
-
-def test_the_example_runs(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    script = tmp_path / "example.py"
-    script.write_text(example)
-    done = subprocess.run(
-        [sys.executable, script], check=True, timeout=120, capture_output=True, text=True
-    )
-    mean, stats = done.stdout.splitlines()
-    assert float(mean) == pytest.approx(0.5, abs=0.01)
-    assert stats.count("AllocatorStats(") == 2
-    assert "allocations=0," not in stats
 
 
 def test_options_exist() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import bigmem
 import bigmem.cuda
+import bigmem.dask
 import bigmem.testing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [bigmem, bigmem.cuda, bigmem.testing], ids=lambda module: module.__name__
+    "module", [bigmem, bigmem.cuda, bigmem.dask, bigmem.testing], ids=lambda module: module.__name__
 )
 def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
     names = {f"{module.__name__}.{name}" for name in module.__all__}
