@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -71,10 +72,11 @@ void* CudaHostPages::reserve(std::size_t nbytes, std::size_t alignment, PageSize
     address = range.base = ours_.reserve(ours_.context, nbytes, alignment, page);
     if (!address) return nullptr;
   } else {
-    const std::size_t padding = alignment > page_bytes ? alignment : 0;
-    if ((errno = take_theirs(&range.base, nbytes + padding))) return nullptr;
+    // The driver promises no alignment: a small range may begin in a page that others have a part
+    // of.
+    const std::size_t border = std::max(alignment, page_bytes);
+    if ((errno = take_theirs(&range.base, nbytes + border))) return nullptr;
     const auto begin = reinterpret_cast<std::uintptr_t>(range.base);
-    const std::uintptr_t border = padding ? alignment : 1;
     address = reinterpret_cast<void*>((begin + border - 1) / border * border);
     range.pinned = true;
   }

@@ -14,6 +14,8 @@ using namespace cuda;
 namespace {
 
 constexpr std::size_t granularity = std::size_t{2} << 20;
+// Where in a page the driver's own host memory begins.
+constexpr std::size_t host_offset = 512;
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
@@ -308,8 +310,10 @@ struct FakeFunctions {
     if (const Result result = fake().enter("cuMemHostAlloc")) return result;
     std::lock_guard lock(fake().mutex_);
     if (fake().in_use_ + size > fake().limit_) return out_of_memory;
-    *address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (*address == MAP_FAILED) return out_of_memory;
+    void* base = mmap(nullptr, host_offset + size, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) return out_of_memory;
+    *address = static_cast<char*>(base) + host_offset;
     std::memset(*address, 0xa5, size);  // nobody promises zeros
     fake().allocated_[*address] = size;
     fake().stalls_ += fake().busy();
@@ -323,7 +327,7 @@ struct FakeFunctions {
     const auto found = fake().allocated_.find(address);
     if (found == fake().allocated_.end()) return invalid_value;
     fake().stalls_ += fake().busy();
-    munmap(address, found->second);
+    munmap(static_cast<char*>(address) - host_offset, host_offset + found->second);
     fake().in_use_ -= found->second;
     fake().allocated_.erase(found);
     return success;

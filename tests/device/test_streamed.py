@@ -124,3 +124,46 @@ def test_chunks_leave_room_for_two_buffers(opened, make_device, n):
         needed = buffers * chunk * curve.point_bytes(2) + backend._workspace(curve, 2, chunk)
         assert chunk == n or needed <= limit or chunk <= 1 << 10
         assert chunk <= n
+
+
+class Watched(EmulatedDevice):
+    """Notes in which order memory is asked for and other streams are waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def empty(self, shape, dtype=np.uint8):
+        self.calls.append("empty")
+        return super().empty(shape, dtype)
+
+    def upload(self, rows, out=None, drop=lambda rows: None):
+        self.calls.append("upload")
+        return super().upload(rows, out, drop)
+
+    def rejoin(self):
+        self.calls.append("rejoin")
+
+
+class InterruptedSums(HostPointSums):
+    """Interrupted when the first sum has been started, and not again."""
+
+    interrupted = False
+
+    def add(self, curve, group, points, scalars):
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().add(curve, group, points, scalars)
+
+
+def test_a_proof_waits_for_what_an_interrupted_one_has_left(opened, monkeypatch):
+    """Its memory is free, and other streams may still write to it."""
+    monkeypatch.setattr(CudaBackend, "_room", lambda self, key: 1 << 40)
+    device = Watched()
+    backend = CudaBackend(device, InterruptedSums(device))
+    with pytest.raises(KeyboardInterrupt):
+        proof_of(opened, backend)
+    device.calls.clear()
+    assert proof_of(opened, backend) == proof_of(opened, get_backend("cpu"))
+    assert device.calls[0] == "rejoin"

@@ -67,11 +67,20 @@ def make_cupy():
         runtime=SimpleNamespace(getDeviceCount=lambda: 1),
         Device=lambda number: SimpleCard(),
         Stream=Stream,
-        MemoryPool=lambda: SimpleNamespace(set_limit=lambda size: None, malloc=None),
+        MemoryPool=Pool,
         using_allocator=lambda allocator: contextlib.nullcontext(),
         get_current_stream=lambda: Stream.current,
     )
     return cupy
+
+
+class Pool:
+    """Notes its limit, of which 0 is none."""
+
+    malloc = None
+
+    def set_limit(self, size):
+        self.limit = size
 
 
 class SimpleCard(contextlib.nullcontext):
@@ -260,3 +269,11 @@ def test_a_refusal_in_the_midst_loses_nothing(fake, device, told, rows, function
     assert np.array_equal(device.upload(rows[::-1].copy()), rows[::-1])
     assert fake.calls("cuMemcpyHtoDAsync") == calls
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(("limit", "sharers"), [(0, 1), (3, 4), (5, 2), (1 << 40, 2), (None, 3)])
+def test_no_limit_is_so_low_that_it_is_none(fake, limit, sharers):
+    device = Device(limit, sharers=sharers)
+    assert device.limit == device._pool.limit
+    most = (1 << 30) if limit is None else min(limit, 1 << 30)
+    assert 1 <= device.limit <= max(1, most // sharers)

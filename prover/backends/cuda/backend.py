@@ -110,6 +110,7 @@ class CudaBackend(Backend):
     def _sums(
         self, key: ProvingKey, operands: Operands, drop: Callable[[], None], room: int
     ) -> Sums:
+        self._device.rejoin()  # what a proof that failed has left may use memory that is free now
         with self._stage("witness"):
             w = self._device.upload(operands.w)
             drop()
@@ -324,7 +325,6 @@ class CudaBackend(Backend):
         return scalars * SCALAR_BYTES + Transform.table_bytes(key.domain)
 
     def _give_back(self) -> None:
-        self._device.rejoin()  # what may still use memory that is free now
         self._resident.shrink(0)
         for transform in self._transforms.values():
             transform.drop()

@@ -94,7 +94,8 @@ class Device:
         self._cupy = cupy
         self._notify = notify
         self._pool = cupy.cuda.MemoryPool()
-        self.limit = min(limit or int(free * _SHARE), total) // sharers
+        wanted = int(free * _SHARE) if limit is None else min(limit, total)
+        self.limit = max(1, wanted // sharers)  # 0 would be no limit to a pool
         with self._device:  # each has a limit of its own in a pool
             self._pool.set_limit(size=self.limit)
         self._programs: dict[tuple[str, str, int | None], Program] = {}
