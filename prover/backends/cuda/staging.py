@@ -13,8 +13,11 @@ from prover.backends.cuda.announce import Notify
 Piece = tuple[NDArray[Any], Any]
 """An array of the host, and one of as many bytes on the device."""
 
-PINNED_BYTES = 192 << 20
-"""What `upload` takes at most, twice: while what it has left is wiped, it may be called again."""
+PINNED_BYTES = 288 << 20
+"""What `upload` takes at most, three times: one is filled while the GPU reads one and one is wiped.
+
+With less, uploads in a row give pinned memory back and pin it anew, which takes far longer.
+"""
 
 
 class Staging:
