@@ -90,6 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     _make_folder(arguments.out)
     if arguments.json is not None:
         check_targets(arguments.json, inputs=batch.inputs)
+        if batch.makes(arguments.json):
+            raise UsageError(
+                f"{arguments.json}: is where a proof goes; give the figures another name"
+            )
     with _progress(len(batch)) as advance:
         figures = batch.run(advance)
     if arguments.json is not None:

@@ -55,6 +55,9 @@ class Ahead:
             self._thread.start()
         except RuntimeError as error:
             raise MemoryError(f"no thread for the synthesis: {error}") from None
+        except BaseException:
+            self._end()  # it may have begun, and nobody will leave this context
+            raise
         return self
 
     def __exit__(
@@ -63,12 +66,7 @@ class Ahead:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
-        self._thread.join()
-        while self._ready:
-            _, made = self._ready.popleft()
-            if isinstance(made, Assignment):
-                made.release()
+        self._end()
 
     def next(self) -> tuple[int, Assignment] | None:
         """The next assignment with its number; None after the last one, and after `stop`."""
@@ -88,6 +86,15 @@ class Ahead:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def _end(self) -> None:
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        while self._ready:
+            _, made = self._ready.popleft()
+            if isinstance(made, Assignment):
+                made.release()
 
     def _run(self) -> None:
         with bigmem.layer("ahead"):

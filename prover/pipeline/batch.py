@@ -108,6 +108,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self._witnesses) * self._repeat
 
+    def makes(self, path: Path) -> bool:
+        """Whether a proof or its public signals go to this file."""
+        number = path.name.partition("-")[0]
+        if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= len(self)):
+            return False
+        return path.resolve() in {place.resolve() for place in self._outputs(int(number))}
+
     def run(self, advance: Callable[[Made], None]) -> dict[str, object]:
         """Make all proofs; ``advance`` is told of each, of one at a time, in the order they end.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Literal
 
@@ -202,11 +202,20 @@ class _Workers:
     def run(self, backends: Sequence[Backend]) -> None:
         first, *others = backends
         with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
-            # A copy of the context: the layers of all threads belong to this run.
-            tasks = [pool.submit(copy_context().run, self._work, backend) for backend in others]
-            self._work(first)  # on this thread, which Ctrl-C interrupts
+            try:
+                tasks = [self._begin(pool, backend) for backend in others]
+                self._work(first)  # on this thread, which Ctrl-C interrupts
+            finally:
+                self._ahead.stop()  # nothing is left, or those that have begun must not go on
         for task in tasks:
             task.result()
+
+    def _begin(self, pool: ThreadPoolExecutor, backend: Backend) -> Future[None]:
+        try:
+            # A copy of the context: the layers of all threads belong to this run.
+            return pool.submit(copy_context().run, self._work, backend)
+        except RuntimeError as error:
+            raise MemoryError(f"no thread for a worker: {error}") from None
 
     def _work(self, backend: Backend) -> None:
         try:

@@ -83,6 +83,8 @@ def test_batch_refuses_its_figures_place_before_it_proves(multiplier, cli, folde
         (folder / "missing" / "figures.json", "folder does not exist"),
         (multiplier.witness, "is an input"),
         (multiplier.key, "is an input"),
+        (folder / "1-witness.proof.json", "is where a proof goes"),
+        (folder / ".." / folder.name / "1-witness.public.json", "is where a proof goes"),
     ):
         before = multiplier.witness.read_bytes(), multiplier.key.read_bytes()
         assert message in refused(cli(*words, place), folder)

@@ -310,3 +310,45 @@ def test_a_system_without_threads(run, proved, monkeypatch):
     with pytest.raises(MemoryError, match="no thread for the synthesis"):
         run()
     assert proved == {}
+
+
+def test_an_interrupt_as_the_synthesis_begins(run, proved, monkeypatch):
+    start = threading.Thread.start
+
+    def interrupted(self):
+        start(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run()  # and looks whether the thread has ended
+    assert proved == {}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "raised"),
+    [
+        (RuntimeError("can't start new thread"), MemoryError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_worker_that_cannot_begin_stops_those_that_have(
+    run, proved, many, monkeypatch, refusal, raised
+):
+    start, begun, refused = threading.Thread.start, [], threading.Event()
+
+    def refuse_the_third(self):
+        begun.append(self)
+        if len(begun) == 3:  # after the synthesis and a worker
+            refused.set()
+            raise refusal
+        start(self)
+
+    def third():
+        assert refused.wait(60)
+        return Witness.open(many[1])
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_the_third)
+    with pytest.raises(raised):
+        run(third, backends=3)
+    assert 10 not in proved
