@@ -11,6 +11,7 @@
 #include "clearing.hpp"
 #include "clock.hpp"
 #include "memory_limit.hpp"
+#include "thread_seconds.hpp"
 
 namespace bigmem {
 namespace {
@@ -376,6 +377,7 @@ void Arena::count_allocation(double seconds) noexcept {
   std::lock_guard lock(mutex_);
   ++counters_.allocations;
   counters_.allocate_seconds += seconds;
+  thread_seconds.allocate += seconds;
 }
 
 void Arena::count_wait(double seconds) noexcept {

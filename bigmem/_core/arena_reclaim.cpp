@@ -6,6 +6,7 @@
 #include "clock.hpp"
 #include "incidents.hpp"
 #include "pressure.hpp"
+#include "thread_seconds.hpp"
 
 namespace bigmem {
 namespace {
@@ -28,7 +29,9 @@ bool Arena::release(void* token, bool fenced) noexcept {
       extent->map->park(extent, start, ++serial_);
     else
       owes = extent->map->release(extent, released_state(), start, ++serial_) && pays_at_once();
-    counters_.release_seconds += seconds_now() - start;
+    const double seconds = seconds_now() - start;
+    counters_.release_seconds += seconds;
+    thread_seconds.release += seconds;
   }
   // They run already, except after a fork.
   if (needs_workers()) config_.reclaimer->ensure_workers();
@@ -51,6 +54,7 @@ bool Arena::unfence(void* token) noexcept {
 void Arena::settle(void* token) noexcept {
   const double seconds =
       reclaim_extent(static_cast<Extent*>(token), Goal::clean, config_.advice).seconds;
+  thread_seconds.release += seconds;
   {
     std::lock_guard lock(mutex_);
     counters_.release_seconds += seconds;

@@ -3,6 +3,7 @@
 
 #include "arena.hpp"
 #include "clock.hpp"
+#include "thread_seconds.hpp"
 
 namespace bigmem {
 namespace {
@@ -35,8 +36,10 @@ Source::Resized Arena::resize(Lease& lease, std::size_t nbytes, bool may_block) 
   const Resized resized =
       larger ? grow_block(lease, size, fresh, may_block) : shrink_block(extent, size, may_block);
   if (resized == Resized::done) lease.nbytes = nbytes;
+  const double seconds = seconds_now() - start;
+  (larger ? thread_seconds.allocate : thread_seconds.release) += seconds;
   std::lock_guard lock(mutex_);
-  (larger ? counters_.allocate_seconds : counters_.release_seconds) += seconds_now() - start;
+  (larger ? counters_.allocate_seconds : counters_.release_seconds) += seconds;
   return resized;
 }
 

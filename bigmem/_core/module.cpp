@@ -16,6 +16,7 @@
 #include "python.hpp"
 #include "reclaimer.hpp"
 #include "system.hpp"
+#include "thread_seconds.hpp"
 #include "trace_python.hpp"
 
 namespace {
@@ -50,6 +51,11 @@ PyObject* end_workers(PyObject*, PyObject*) {
 PyObject* huge_pages_work(PyObject*, PyObject*) {
   return PyBool_FromLong(bigmem::huge_pages_work());
 }
+
+PyObject* thread_seconds(PyObject*, PyObject*) {
+  return Py_BuildValue("(dd)", bigmem::thread_seconds.allocate, bigmem::thread_seconds.release);
+}
+
 PyObject* live_blocks(PyObject*, PyObject*) { return bigmem::live_blocks(); }
 
 PyObject* block_at(PyObject*, PyObject* address) {
@@ -108,6 +114,9 @@ PyMethodDef functions[] = {
     {"call_after_fork", bigmem::call_after_fork, METH_O,
      "call_after_fork(function)\n--\n\nCall it in the main thread once the Python code that forks "
      "goes on, when Python has looked for threads; False if that cannot be."},
+    {"thread_seconds", thread_seconds, METH_NOARGS,
+     "thread_seconds()\n--\n\nWhat the calling thread has spent in allocations and in releases so "
+     "far, of all allocators of the core."},
     {"live_blocks", live_blocks, METH_NOARGS,
      "live_blocks()\n--\n\nThe blocks that are not released, those that back others left out."},
     {"block_at", block_at, METH_O,

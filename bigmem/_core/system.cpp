@@ -10,6 +10,7 @@
 #include "clock.hpp"
 #include "counters_python.hpp"
 #include "source.hpp"
+#include "thread_seconds.hpp"
 
 namespace bigmem {
 namespace {
@@ -37,7 +38,7 @@ class SystemSource final : public Source {
     *header = {base, nbytes};
     ++allocations_;
     count_live(nbytes);
-    allocate_ns_ += nanoseconds_since(start);
+    count(allocate_ns_, thread_seconds.allocate, start);
     return header;
   }
 
@@ -58,7 +59,10 @@ class SystemSource final : public Source {
       std::memmove(header + 1, contents, std::min(lease.nbytes, nbytes));
     *header = {base, nbytes};
     count_live(nbytes - lease.nbytes);
-    (nbytes > lease.nbytes ? allocate_ns_ : release_ns_) += nanoseconds_since(start);
+    if (nbytes > lease.nbytes)
+      count(allocate_ns_, thread_seconds.allocate, start);
+    else
+      count(release_ns_, thread_seconds.release, start);
     lease.address = header + 1;
     lease.nbytes = nbytes;
     lease.token = header;
@@ -82,7 +86,7 @@ class SystemSource final : public Source {
     const double start = seconds_now();
     reclaimed_ += static_cast<Header*>(token)->nbytes;
     std::free(static_cast<Header*>(token)->base);
-    release_ns_ += nanoseconds_since(start);
+    count(release_ns_, thread_seconds.release, start);
   }
 
   Counters counters() const noexcept {
@@ -117,8 +121,10 @@ class SystemSource final : public Source {
     raise(peak_resident_, live_ + pending_);
   }
 
-  static std::size_t nanoseconds_since(double start) {
-    return static_cast<std::size_t>((seconds_now() - start) * 1e9);
+  static void count(Count& nanoseconds, double& of_thread, double start) {
+    const double seconds = seconds_now() - start;
+    nanoseconds += static_cast<std::size_t>(seconds * 1e9);
+    of_thread += seconds;
   }
 
   static void raise(Count& peak, std::size_t value) {

@@ -200,6 +200,29 @@ def test_release_and_faults_are_in_the_gap_in_which_they_happen():
     assert row(report, "proof", "write").release_s == 0
 
 
+@pytest.mark.parametrize("name", ["system", "mapped", "recycle"])
+def test_what_other_threads_allocate_and_release_is_in_no_gap(name):
+    allocator = bigmem.make(name)
+
+    def elsewhere():
+        with bigmem.layer("ahead"):
+            bigmem.zeros(16 << 20, np.uint8, allocator=allocator)
+
+    def body():
+        with bigmem.layer("proof"):
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+
+    report = report_of(body, allocator)
+    assert row(report, "proof").map_s == row(report, "proof").release_s == 0
+    (ahead,) = (one for one in report.rows if one.path == ("ahead",))
+    stats = allocator.stats()
+    assert ahead.map_s == pytest.approx(stats.allocate_seconds, rel=0.01, abs=1e-6)
+    assert ahead.release_s == pytest.approx(stats.release_seconds, rel=0.01, abs=1e-6)
+    assert stats.allocate_seconds > 0
+
+
 def test_only_the_threads_of_the_engine_count():
     def body():
         for name in ("elsewhere", "ahead"):
