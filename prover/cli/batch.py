@@ -43,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_options.size,
         metavar="BYTES",
         help="memory for assignments, for example 4GiB: the synthesis of further circuits waits "
-        "while those in work take it (default: enough for one more than are proved at a time)",
+        "while those in work take it; what a deferred release has yet to give back comes on top "
+        "(default: enough for one more than are proved at a time)",
     )
     parser.add_argument(
         "--timings",

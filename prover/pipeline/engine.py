@@ -50,8 +50,9 @@ class Engine:
     mode, release
         See `Mode` and `Release`.
     ahead
-        Bytes that assignments may take, those in proof and the masks included. By default, one
-        assignment for each backend and one more.
+        Bytes that assignments may take, those in proof and the masks included. What a deferred
+        release has yet to give back comes on top, within the allocator's own bounds. By default,
+        one assignment for each backend and one more.
     threads
         For the synthesis; 0 for every core.
 
