@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     _make_folder(arguments.out)
     if arguments.json is not None:
         check_targets(arguments.json, inputs=batch.inputs)
-        if batch.makes(arguments.json):
+        if arguments.json in batch.outputs:
             raise UsageError(
                 f"{arguments.json}: is where a proof goes; give the figures another name"
             )

@@ -24,7 +24,7 @@ from prover.errors import (
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import Proof
-from prover.pipeline.batch import Made, write
+from prover.pipeline.batch import Made, Outputs, write
 from prover.pipeline.report import LayerReport
 from prover.pipeline.single import Statement
 from prover.verify import Unverifiable, VerificationKey, verify
@@ -92,6 +92,8 @@ class ClusterBatch:
     ----------
     inputs
         The files that no output may replace, links resolved.
+    outputs
+        The files that are made.
     report
         None: where time went is known on other machines.
 
@@ -125,16 +127,14 @@ class ClusterBatch:
         self._key_check_s = time.perf_counter() - start
         self._key = key
         self._verification_key = VerificationKey.from_zkey(key)
-        self._witnesses = witnesses
-        self._repeat = repeat
         self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
         self._scheduler = scheduler
         self._settings = settings
-        self._folder = folder
+        self.outputs = Outputs(folder, witnesses, repeat)
         self._notify = notify
 
     def __len__(self) -> int:
-        return len(self._witnesses) * self._repeat
+        return len(self.outputs)
 
     def run(self, advance: Callable[[Made], None]) -> dict[str, object]:
         """Make all proofs; ``advance`` is told of each, in the order they come.
@@ -202,7 +202,7 @@ class ClusterBatch:
                 yield sent, answer
 
     def _send(self, client: Client, number: int) -> "tuple[Future[Any], _Sent]":
-        path = self._witnesses[(number - 1) % len(self._witnesses)]
+        path = self.outputs.witness(number)
         witness = Witness.open(path)
         groth16.match(self._key, witness)
         order = remote.Order(self._identity, path, _content(path), self._settings)
@@ -251,9 +251,7 @@ class ClusterBatch:
                 f"worker {answer.worker}: its proof of {sent.witness} is not valid, and was not "
                 "written; something is wrong with that machine"
             )
-        stem = f"{sent.number:0{len(str(len(self)))}d}-{Path(sent.witness).stem}"
-        proof_path = self._folder / f"{stem}.proof.json"
-        public_path = self._folder / f"{stem}.public.json"
+        proof_path, public_path = self.outputs.files(sent.number)
         write(Statement(proof, sent.public), proof_path, public_path, self.inputs)
         return Made(sent.witness, str(proof_path), str(public_path), answer.wall_s, {})
 

@@ -32,6 +32,40 @@ class Made:
     stages: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """Where the proofs of all witnesses go, ``repeat`` times over.
+
+    Attributes
+    ----------
+    folder
+        Where ``NUMBER-WITNESS.proof.json`` and ``NUMBER-WITNESS.public.json`` go.
+    """
+
+    folder: Path
+    witnesses: Sequence[str]
+    repeat: int
+
+    def __len__(self) -> int:
+        return len(self.witnesses) * self.repeat
+
+    def witness(self, number: int) -> str:
+        """The file that the proof of this number, from 1, is about."""
+        return self.witnesses[(number - 1) % len(self.witnesses)]
+
+    def files(self, number: int) -> tuple[Path, Path]:
+        """Of a proof and its public signals."""
+        stem = f"{number:0{len(str(len(self)))}d}-{Path(self.witness(number)).stem}"
+        return self.folder / f"{stem}.proof.json", self.folder / f"{stem}.public.json"
+
+    def __contains__(self, path: Path) -> bool:
+        """Whether it is one of the files."""
+        number = path.name.partition("-")[0]
+        if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= len(self)):
+            return False
+        return path.resolve() in {file.resolve() for file in self.files(int(number))}
+
+
 class Batch:
     """Proofs of every witness, ``repeat`` times over, each checked and written.
 
@@ -54,6 +88,8 @@ class Batch:
     ----------
     inputs
         The files that no output may replace, links resolved.
+    outputs
+        The files that are made.
     backends
         As given.
     report
@@ -96,24 +132,15 @@ class Batch:
         )
         self._key_check_s = time.perf_counter() - start
         self._key = key
-        self._witnesses = witnesses
-        self._repeat = repeat
+        self.outputs = Outputs(folder, witnesses, repeat)
         self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
         self.backends = backends
         self._allocators = {"vectors": vectors, "assignments": assignments}
-        self._folder = folder
         self._timed = timed
         self.report: LayerReport | None = None
 
     def __len__(self) -> int:
-        return len(self._witnesses) * self._repeat
-
-    def makes(self, path: Path) -> bool:
-        """Whether a proof or its public signals go to this file."""
-        number = path.name.partition("-")[0]
-        if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= len(self)):
-            return False
-        return path.resolve() in {place.resolve() for place in self._outputs(int(number))}
+        return len(self.outputs)
 
     def run(self, advance: Callable[[Made], None]) -> dict[str, object]:
         """Make all proofs; ``advance`` is told of each, of one at a time, in the order they end.
@@ -133,9 +160,9 @@ class Batch:
         made: dict[int, Made] = {}
 
         def tell(number: int, layer: bigmem.LayerTimes) -> None:
-            proof, public = map(str, self._outputs(number))
+            proof, public = map(str, self.outputs.files(number))
             made[number] = Made(
-                self._witness(number), proof, public, layer.wall_s, stages((layer,))
+                self.outputs.witness(number), proof, public, layer.wall_s, stages((layer,))
             )
             advance(made[number])
 
@@ -143,8 +170,8 @@ class Batch:
         with bigmem.record_layers() as recorded, bigmem.layer("batch"), self._timers():
             self._engine.run(
                 len(self),
-                lambda number: Witness.open(self._witness(number)),
-                lambda number, proved: write(proved, *self._outputs(number), self.inputs),
+                lambda number: Witness.open(self.outputs.witness(number)),
+                lambda number, proved: write(proved, *self.outputs.files(number), self.inputs),
                 tell,
             )
         (layer,) = recorded().layers
@@ -182,13 +209,6 @@ class Batch:
 
     def _device_seconds(self) -> dict[str, float]:
         return _total(backend.device_seconds() for backend in self.backends)
-
-    def _witness(self, number: int) -> str:
-        return self._witnesses[(number - 1) % len(self._witnesses)]
-
-    def _outputs(self, number: int) -> tuple[Path, Path]:
-        stem = f"{number:0{len(str(len(self)))}d}-{Path(self._witness(number)).stem}"
-        return self._folder / f"{stem}.proof.json", self._folder / f"{stem}.public.json"
 
 
 @bigmem.layer("write")
