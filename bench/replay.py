@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -31,7 +32,10 @@ from bench.core.contenders import MALLOCS, POLICIES, Contender, NotInstalled
 from bench.replay_log import Log, load
 from bench.replay_report import page
 from bench.replay_run import measure
+from bigmem import osmem
+from bigmem.cli import _outputs
 from bigmem.profile.resident import Resident
+from bigmem.sizes import format_size
 
 LOGS = Path(__file__).resolve().parent / "logs"
 SAMPLE_SECONDS = 0.002
@@ -101,17 +105,44 @@ def middle(runs: Sequence[Found]) -> Found:
     return {key: median(run[key] for run in runs) for key in runs[0] if key not in ("begin", "end")}
 
 
+def titled(paths: Sequence[Path]) -> dict[str, Path]:
+    """Logs by the names of their files; by their whole paths where several share one."""
+    stems = [path.name.partition(".")[0] for path in dict.fromkeys(paths)]
+    return {
+        stem if stems.count(stem) == 1 else str(path): path
+        for stem, path in zip(stems, dict.fromkeys(paths), strict=True)
+    }
+
+
+def examined(path: Path) -> Found:
+    """The facts of a log, which has room on this machine.
+
+    Raises
+    ------
+    BigmemError
+        It cannot be replayed, or not here.
+    """
+    facts = load(path).facts
+    # Allocators hold more than what is in use.
+    needed, left = facts["peak_touched"] * 3 // 2, osmem.available_bytes()
+    if needed > left:
+        raise bigmem.BigmemError(
+            f"{path} takes up to {format_size(needed)}, but this machine has {format_size(left)} "
+            "left: replay it on a larger one"
+        )
+    return facts
+
+
 def compare(
     logs: Sequence[Path], names: Sequence[str], rounds: int, pace: float, preload: Path | None
 ) -> dict[str, Any]:
     """Every log on every allocator in both regimes: results by log, regime and allocator."""
+    found = {title: (path, examined(path)) for title, path in titled(logs).items()}
     results: dict[str, Any] = {}
     columns = (*Progress.get_default_columns()[:2], TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(logs) * len(machine.REGIMES) * rounds * len(names))
-        for path in logs:
-            facts = load(path).facts
-            title = path.name.partition(".")[0]
+        task = progress.add_task("", total=len(found) * len(machine.REGIMES) * rounds * len(names))
+        for title, (path, facts) in found.items():
             results[title] = {"log": facts, "regimes": {}}
             for regime in machine.REGIMES:
                 progress.update(task, description=f"{title}, {regime}: warming up")
@@ -124,6 +155,17 @@ def compare(
                         progress.advance(task)
                 results[title]["regimes"][regime] = {n: middle(r) for n, r in runs.items()}
     return results
+
+
+def failures(results: dict[str, Any]) -> list[str]:
+    """Which replays failed; an allocator that is not installed is none."""
+    return [
+        f"{title} ({regime}) on {name}"
+        for title, found in results.items()
+        for regime, runs in found["regimes"].items()
+        for name, one in runs.items()
+        if "failed" in one
+    ]
 
 
 def obey(order: dict[str, Any]) -> Found:
@@ -164,8 +206,9 @@ def main() -> None:
         if arguments.one:
             json.dump(obey(json.loads(arguments.one)), sys.stdout)
             return
-        if arguments.rounds < 1 or not arguments.pace >= 0:
+        if arguments.rounds < 1 or not 0 <= arguments.pace < math.inf:
             raise bigmem.BigmemError("--rounds is at least 1, --pace at least 0")
+        _outputs.check([path for path in (arguments.json, arguments.markdown) if path])
         logs = arguments.logs or sorted(LOGS.glob("*.json.gz"))
         for name in arguments.allocator:
             contender_named(name)
@@ -178,6 +221,8 @@ def main() -> None:
     text = page(content)
     print(text, end="")
     machine.write_results(arguments, content, text)
+    if failed := failures(results):
+        raise SystemExit(f"bench.replay: not everything could be replayed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

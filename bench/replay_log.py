@@ -88,8 +88,10 @@ def load(path: Path) -> Log:
         raise BigmemError(f"{path} cannot be read: {(error.strerror or '').lower()}") from None
     try:
         return _log(events, path)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except KeyError as error:
         raise BigmemError(f"{path} is damaged: an event lacks {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BigmemError(f"{path} is damaged: an event is of the wrong kind: {error}") from None
 
 
 def _log(events: list[traced.Event], path: Path) -> Log:
@@ -123,8 +125,8 @@ def _log(events: list[traced.Event], path: Path) -> Log:
     first = min(event["ts"] for event in made)
     operations = []
     for block, event in enumerate(made):
-        nbytes, release = event["args"]["nbytes"], releases.get(block)
-        touched = release["args"].get("touched", nbytes) if release else nbytes
+        nbytes, release = _size(event["args"]["nbytes"]), releases.get(block)
+        touched = _size(release["args"].get("touched", nbytes)) if release else nbytes
         for one in filter(None, (event, release)):
             operations.append(
                 Operation(
@@ -139,3 +141,9 @@ def _log(events: list[traced.Event], path: Path) -> Log:
             )
     operations.sort(key=lambda one: one.at)
     return Log(tuple(operations), len(threads))
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no number of bytes")
+    return value

@@ -54,12 +54,16 @@ build_here() {
 # The programs of this machine, but none that compiles.
 without_compilers() {
   rm -rf "$work/bin" && mkdir "$work/bin"
-  local program
-  for program in /bin/* /usr/bin/*; do
-    case "${program##*/}" in
-      *gcc*|*g++*|*c++*|*clang*|cc|c[89]9*|*cpp*|ld|ld.*|*-ld*|as|*-as|make|gmake|cmake|ninja|zig) ;;
-      *) ln -sf "$program" "$work/bin/" ;;
-    esac
+  local folder program programs
+  for folder in /bin /usr/bin; do
+    programs=()
+    for program in "$folder"/*; do
+      case "${program##*/}" in
+        *gcc*|*g++*|*c++*|*clang*|cc|c[89]9*|*cpp*|ld|ld.*|*-ld*|as|*-as|make|gmake|cmake|ninja|zig) ;;
+        *) programs+=("$program") ;;
+      esac
+    done
+    ln -sf "${programs[@]}" "$work/bin/"
   done
 }
 
@@ -75,11 +79,10 @@ test_wheel() {
     for compiler in cc gcc g++ c++ clang; do
       ! command -v "$compiler" >/dev/null || fail "$compiler is still there: $(command -v "$compiler")"
     done
-    install "$clean" --only-binary :all: "$wheel[prover]" pytest pytest-timeout hypothesis py_ecc
-    cd "$here"
+    # Joined, since `set -e` means nothing on the left of the || below.
     # shellcheck disable=SC2086  # several tests
-    python -m pytest -q -p no:cacheprovider $tests
-    python - <<'END'
+    install "$clean" --only-binary :all: "$wheel[prover]" pytest pytest-timeout hypothesis py_ecc &&
+      cd "$here" && python -m pytest -q -p no:cacheprovider $tests && python - <<'END'
 import bigmem, prover, sys
 assert all(sys.prefix in module.__file__ for module in (bigmem, prover)), "not the wheel's"
 END

@@ -36,7 +36,7 @@ def _check_one(target: Path) -> Path | None:
             raise BigmemError(f"{target}: is a directory, but a file is to be written")
         if target.exists() and not os.access(target, os.W_OK):
             raise BigmemError(f"{target}: cannot be written: permission denied")
-        if not _is_replaceable(target):
+        if not is_replaceable(target):
             return None
         trial = _beside(target)
         trial.touch(exist_ok=False)
@@ -55,7 +55,7 @@ def write(target: Path, pieces: Iterable[bytes]) -> None:
         It cannot be written; an earlier one stays as it was.
     """
     try:
-        if not _is_replaceable(target):
+        if not is_replaceable(target):
             # Appended: the program may have written there.
             with target.open("ab") as file:
                 file.writelines(pieces)
@@ -72,7 +72,7 @@ def write(target: Path, pieces: Iterable[bytes]) -> None:
         raise _refusal(target, error) from None
 
 
-def _is_replaceable(target: Path) -> bool:
+def is_replaceable(target: Path) -> bool:
     """Whether it is an ordinary file or none: not a pipe or a device, which is written to.
 
     Nor is a file that the shell has made our output: ``/dev/stdout`` by another name.

@@ -37,6 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     config: dict[str, object] = {"allocator": arguments.allocator}
     if arguments.trace is not None:
         _outputs.check([arguments.trace])
+        if not _outputs.is_replaceable(arguments.trace):
+            raise bigmem.BigmemError(
+                f"{arguments.trace}: a log is made as a file of its own: no pipe, no device, and "
+                "not where the output goes"
+            )
         # The program has the number of this process, which it replaces; its children have others.
         config["trace"] = {"path": str(arguments.trace.absolute()), "process": os.getpid()}
     words, environment = _launch.command(arguments.program, config)

@@ -108,10 +108,10 @@ class Sampler:
         try:
             content: dict[str, Any] = {**snapshot()}
             content["allocators"] = _bounded(content["allocators"])
+            self._page.write(content)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"[:_LONGEST_NAME]
-            content = {"process": os.getpid(), "error": told}
-        self._page.write(content)
+            self._page.write({"process": os.getpid(), "error": told})
 
     def _run(self, wake: threading.Event) -> None:
         self.sample()
@@ -184,4 +184,9 @@ def _new_page() -> Page:
 def _bounded(allocators: dict[str, Any]) -> dict[str, Any]:
     """Those that hold most, by names of a bearable length; the total tells of the others."""
     largest = sorted(allocators.items(), key=lambda item: -item[1]["resident"])
-    return {name[:_LONGEST_NAME]: figures for name, figures in largest[:_MOST_ALLOCATORS]}
+    kept: dict[str, Any] = {}
+    for name, figures in largest[:_MOST_ALLOCATORS]:
+        # Names that begin alike become one: they are added up, as those of one name are.
+        before = kept.get(name[:_LONGEST_NAME], dict.fromkeys(figures, 0))
+        kept[name[:_LONGEST_NAME]] = {key: before[key] + figures[key] for key in figures}
+    return kept

@@ -77,8 +77,10 @@ class Collector(_Collector):
         found = dict(self._past)
         for key, one in here.items():
             stats = one.stats()
-            self._asked[key] = (weakref.ref(one), one.name, stats)
-            found[one.name] = found.get(one.name, AllocatorStats()) + stats
+            # The format is UTF-8, which has no lone surrogates.
+            name = one.name.encode(errors="backslashreplace").decode()
+            self._asked[key] = (weakref.ref(one), name, stats)
+            found[name] = found.get(name, AllocatorStats()) + stats
         return found
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from numbers import Integral
 from typing import Any, TypedDict
 
 from bigmem import osmem
@@ -63,4 +64,11 @@ def at_the_bottom() -> list[Allocator]:
 
 
 def _figures(stats: AllocatorStats) -> Figures:
-    return {**asdict(stats), "resident": stats.resident}
+    return {
+        key: _plain(value) for key, value in {**asdict(stats), "resident": stats.resident}.items()
+    }
+
+
+def _plain(value: Any) -> int | float:
+    """As JSON has it: an allocator of others' may count in NumPy's numbers."""
+    return int(value) if isinstance(value, Integral) else float(value)

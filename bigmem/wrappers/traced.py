@@ -50,6 +50,7 @@ class Traced(Wrapper):
         The allocator to watch.
     path
         File to write; a file that exists there is replaced by a new one, anything else is refused.
+        A link stays, and leads to the new file.
         `None` keeps the log in memory, for `events`.
     where
         Whether to log the Python code that allocated, as ``"file.py:12"``.
@@ -81,7 +82,9 @@ class Traced(Wrapper):
         self.path = None if path is None else Path(path)
         self.where = where
         self.touched = touched
-        self._log = _core.TraceLog(None if path is None else os.fspath(path), size, self.name)
+        # The log takes the place of a file, not of a link that leads there.
+        place = None if path is None else os.path.realpath(path)
+        self._log = _core.TraceLog(place, size, self.name)
         observe(self._log.layer)
         # Also at exit: that completes the file.
         weakref.finalize(self, _complete, self._log)

@@ -110,6 +110,8 @@ def lacking(log: Path, text: str) -> str:
         (lambda log: log.read_text().replace('"dropped":0', '"dropped":7'), "lacks 7 events"),
         (lambda log: log.read_text().replace('"nbytes"', '"size"'), "an event lacks 'nbytes'"),
         (lambda log: log.read_text().replace('"args":{', '"args":7,"other":{'), "is damaged"),
+        (lambda log: log.read_text().replace('"nbytes":', '"nbytes":-'), "no number of bytes"),
+        (lambda log: log.read_text().replace('"dur":', '"dur":"?","other":'), "of the wrong kind"),
         (lambda log: lacking(log, "allocate"), "lacks the allocation of the block at 0x"),
         (lambda log: lacking(lacking_file(log, "allocate"), "release"), "no allocation in it"),
         (lambda _: "hello", "is no log"),
@@ -300,16 +302,42 @@ def test_a_replay_that_fails_says_so_in_its_row(tmp_path: Path) -> None:
         (["missing.json"], "missing.json cannot be read: no such file"),
         (["--rounds", "0"], "--rounds is at least 1"),
         (["--pace", "nan"], "--pace at least 0"),
+        (["--pace", "inf"], "--pace at least 0"),
+        (["--json", "nowhere/r.json"], "nowhere/r.json: cannot be written: no such file"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line(
     words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It would be a quarter of an hour.
+    monkeypatch.setattr(machine, "warm_up", lambda _: pytest.fail("this is not refused"))
     monkeypatch.setattr(sys, "argv", ["replay", *words])
     with pytest.raises(SystemExit) as stopped:
         replay.main()
     assert told in str(stopped.value.code)
     assert len(str(stopped.value.code).splitlines()) == 1
+
+
+def test_a_log_that_has_no_room_here_is_refused(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It would take all of the machine's memory.
+    monkeypatch.setattr(machine, "warm_up", lambda _: pytest.fail("this is not refused"))
+    needed = 2 * bigmem.osmem.physical_bytes()
+    text = log.read_text().replace(f'"nbytes":{4 * MIB}', f'"nbytes":{needed}')
+    log.write_text(text.replace(f'"touched":{2 * MIB}', f'"touched":{needed}'))
+    with pytest.raises(bigmem.BigmemError, match="replay it on a larger one"):
+        replay.compare([log], ["recycle"], 1, 0, None)
+
+
+def test_logs_of_one_name_are_told_apart() -> None:
+    paths = [Path(name) for name in ("a/log.json", "b/log.json.gz", "other.json", "a/log.json")]
+    assert list(replay.titled(paths)) == ["a/log.json", "b/log.json.gz", "other"]
+    assert list(replay.titled(paths).values()) == paths[:3]
+
+
+def test_failures_are_told() -> None:
+    runs = {"a": {"failed": "MemoryError"}, "b": {"absent": "not installed"}, "c": {"wall_s": 1.0}}
+    results = {"log": {"log": {}, "regimes": {"huge": runs}}}
+    assert replay.failures(results) == ["log (huge) on a"]
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)

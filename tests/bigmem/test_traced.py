@@ -320,6 +320,17 @@ def test_what_is_no_plain_file_is_left_alone(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [folder, pipe]
 
 
+@pytest.mark.parametrize("there", ["the file", "no file"])
+def test_a_link_leads_to_the_log(tmp_path: Path, there: str) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    if there == "the file":
+        target.write_text("old")
+    link.symlink_to(target)
+    Traced(bigmem.SystemAllocator(), link).close()
+    assert link.is_symlink()
+    assert traced.read(target)
+
+
 def test_a_log_that_cannot_be_made_leaves_the_old_file_alone(
     run_python: Run, tmp_path: Path
 ) -> None:

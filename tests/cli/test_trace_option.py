@@ -1,5 +1,7 @@
 """`bigmem run --trace`: the log of a program that knows nothing of it."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,6 +42,28 @@ def test_a_program_is_logged_and_its_children_are_not(programs, tmp_path: Path):
     (released, *_) = [event["args"] for event in events if event["name"] == "release"]
     # In one huge page or in two small ones, whichever there were.
     assert released["touched"] in (8192, 2 << 20)
+
+
+def test_a_log_that_has_no_file_of_its_own_is_refused(refused, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (str(pipe), os.devnull):
+        assert f"{place}: a log is made as a file of its own" in refused(
+            "run", "--trace", place, "a.py"
+        )
+
+
+def test_a_log_is_not_put_where_the_output_goes(programs, tmp_path: Path) -> None:
+    link = tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")
+    words = [sys.executable, "-m", "bigmem", "run", "--trace", "stdout", "-c", "print('ran')"]
+    with (tmp_path / "out").open("w") as out:
+        done = subprocess.run(
+            words, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, (tmp_path / "out").read_text()) == (2, "")
+    assert "stdout: a log is made as a file of its own" in done.stderr
+    assert link.is_symlink()
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,13 @@ def test_the_values_are_the_stats(scraped: Scraped) -> None:
     del block
 
 
+def test_a_name_that_is_no_text_does_not_end_the_scrape(scraped: Scraped) -> None:
+    keeper = bigmem.SystemAllocator(name="test of \udc80")
+    block = keeper.allocate(MIB)
+    assert scraped.of("test of \\udc80")["bigmem_allocations_total"] == 1
+    del block
+
+
 @pytest.mark.parametrize("end", ["close", "forget"])
 def test_counters_never_fall_when_an_allocator_goes(scraped: Scraped, end: str) -> None:
     def use(times: int) -> bigmem.Allocator:

@@ -2,8 +2,9 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 import bigmem
@@ -34,3 +35,14 @@ def test_allocators_of_one_name_are_added_up_and_wrappers_left_out() -> None:
     assert found["test of twins"]["live"] == 3 * MIB
     assert "test of wrappers" not in found
     del blocks
+
+
+def test_an_allocator_may_count_in_numbers_of_numpys() -> None:
+    class Counting(bigmem.SystemAllocator):
+        def stats(self) -> bigmem.AllocatorStats:
+            figures = {"live": np.int64(7), "waits": np.uint8(1), "wait_seconds": np.float32(0.5)}
+            return replace(super().stats(), **figures)  # type: ignore[arg-type]
+
+    keeper = Counting(name="test of numbers")
+    found = json.loads(json.dumps(snapshot()))["allocators"][keeper.name]
+    assert (found["live"], found["waits"], found["wait_seconds"]) == (7, 1, 0.5)

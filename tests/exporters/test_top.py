@@ -306,6 +306,32 @@ def test_a_crowd_of_allocators_fits(page: "tuple[Page, int]") -> None:
     del block
 
 
+def test_names_that_begin_alike_are_added_up(page: "tuple[Page, int]") -> None:
+    alike = [bigmem.ArenaAllocator(name="test of names " + "n" * 64 + end) for end in "ab"]
+    blocks = [arena.allocate(MIB) for arena in alike]
+    writer, file = page
+    Sampler(writer).sample()
+    content = content_of(file)
+    os.close(file)
+    assert content is not None
+    (found,) = [one for name, one in content["allocators"].items() if "test of names" in name]
+    assert (found["live"], found["allocations"]) == (2 * MIB, 2)
+    del blocks
+
+
+def test_figures_that_cannot_be_written_are_told(
+    page: "tuple[Page, int]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {"allocators": {}, "total": {1, 2}}
+    monkeypatch.setattr("bigmem.exporters.page.snapshot", lambda: odd)
+    writer, file = page
+    Sampler(writer).sample()
+    content = content_of(file)
+    os.close(file)
+    assert content is not None
+    assert "TypeError" in content["error"]
+
+
 def test_an_old_page_says_so() -> None:
     old = snapshot()
     assert "figures of" not in plain(old)
