@@ -48,12 +48,12 @@ def _watch(watched: Watched) -> None:
 
     from bigmem.exporters import view
 
-    with Live(view.table(watched.read()), auto_refresh=False) as screen:
-        try:
+    try:
+        with Live(view.table(watched.read()), auto_refresh=False) as screen:
             while watched.wait(_SECONDS):
                 screen.update(view.table(watched.read()), refresh=True)
-        except KeyboardInterrupt:  # how one leaves it
-            return
+    except KeyboardInterrupt:  # how one leaves it, from the first table on
+        return
     print(f"process {watched.process} has ended")
 
 

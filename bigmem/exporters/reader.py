@@ -108,6 +108,8 @@ class Watched:
             raise BigmemError(f"process {self.process} is another user's, or protected") from None
         except OSError as error:
             raise BigmemError(f"process {self.process} has ended") from error
+        if not self.alive():  # and its parent has not asked how: it has a number still
+            raise BigmemError(f"process {self.process} has ended")
         raise BigmemError(
             f"process {self.process} publishes nothing: start it with {VARIABLE}=1 in its "
             "environment, and bigmem imported in it (or under `bigmem run`)"

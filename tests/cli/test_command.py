@@ -28,7 +28,7 @@ def test_a_wrong_command_line_is_one_line(refused):
 
 
 def test_an_unknown_allocator_is_told_with_the_known(refused, monkeypatch):
-    known = "deferred, dontneed, mapped, pinned, recycle, system"
+    known = "deferred, dontneed, mapped, pinned, recycle, "  # and plug-ins that are installed
     told = refused("run", "--allocator", "a\nb", "a.py")
     assert told.startswith("bigmem: --allocator a\\nb: ")
     assert known in told

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bigmem
+import bigmem.cli.top
 from bigmem.cli import main
 from bigmem.exporters.page import NAME, SIZE, Page, Sampler
 from bigmem.exporters.reader import Watched, content_of, is_snapshot
@@ -151,6 +152,33 @@ def test_nothing_is_left_of_a_process_that_was_killed(
         # What it told last can still be read, but by nobody new.
         assert watched.resident() is None
     assert "there is no process" in refusal(capsys, str(child.pid))
+
+
+def test_a_process_whose_parent_does_not_ask_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert f"process {child.pid} has ended" in refusal(capsys, str(child.pid))
+
+
+@pytest.mark.parametrize("when", ["begins", "ends"])
+def test_control_c_is_no_failure_whenever_it_comes(
+    page: "tuple[Page, int]", monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    live = pytest.importorskip("rich.live")
+    monkeypatch.setattr(bigmem.cli.top, "can_draw", lambda _: True)
+    name = {"begins": "__enter__", "ends": "__exit__"}[when]
+    before = getattr(live.Live, name)
+
+    def interrupted(self: object, *words: object) -> None:
+        before(self, *words)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live.Live, name, interrupted)
+    monkeypatch.setattr(Watched, "_find", lambda _: os.dup(page[1]))
+    monkeypatch.setattr(Watched, "wait", lambda *_: False)
+    Sampler(page[0]).sample()
+    assert main(["top", str(os.getpid())]) == 0
+    os.close(page[1])
 
 
 @pytest.mark.parametrize("off", ["", "0"])
