@@ -20,7 +20,7 @@ from typing import Any
 
 from bigmem import _core
 from bigmem.allocator import open_allocators
-from bigmem.exporters.snapshot import snapshot
+from bigmem.exporters.snapshot import held
 
 VARIABLE = "BIGMEM_TOP"
 """Processes with this in their environment publish from the import of bigmem on."""
@@ -106,7 +106,9 @@ class Sampler:
     def sample(self) -> None:
         """Write one snapshot; what an allocator raises is told in its place."""
         try:
-            content: dict[str, Any] = {**snapshot()}
+            # A file that this thread had open for a moment, a program that closes all descriptors
+            # would close, and we one of its own in turn: the reader asks for the resident bytes.
+            content = held()
             content["allocators"] = _bounded(content["allocators"])
             self._page.write(content)
         except Exception as error:

@@ -84,6 +84,7 @@ class Watched:
             raise BigmemError(f"process {self.process} cannot tell its figures: {told}")
         if not is_snapshot(content):
             raise BigmemError(f"process {self.process} publishes what this bigmem cannot read")
+        content["resident"] = self.resident() or 0
         return cast(Snapshot, content)
 
     def resident(self) -> int | None:
@@ -147,11 +148,12 @@ def content_of(file: int) -> _Figures | None:
 
 
 def is_snapshot(content: Mapping[str, Any]) -> bool:
-    """Whether all is there that a `Snapshot` has, and of the right kind."""
-    numbers = all(_is_number(content.get(key)) for key in ("time", "monotonic", "resident"))
+    """Whether all is there that `held` tells, and of the right kind."""
+    numbers = all(_is_number(content.get(key)) for key in ("time", "monotonic"))
     allocators = content.get("allocators")
     return (
         numbers
+        and _is_number(content.get("resident", 0))
         and _are_figures(content.get("total"))
         and isinstance(allocators, dict)
         and all(_are_figures(figures) for figures in allocators.values())

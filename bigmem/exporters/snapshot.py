@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from bigmem import osmem
 from bigmem.allocator import Allocator, AllocatorStats, open_allocators
@@ -39,12 +39,16 @@ def snapshot() -> Snapshot:
     Allocators of one name are added up, and wrappers left out: theirs are their upstream's. For
     JSON: ``json.dumps(snapshot())``.
     """
+    return cast(Snapshot, {**held(), "resident": osmem.resident_bytes()})
+
+
+def held() -> dict[str, Any]:
+    """A snapshot but for what the process has in memory: nothing is opened for it."""
     named = by_name()
     return {
         "process": os.getpid(),
         "time": time.time(),
         "monotonic": time.monotonic(),
-        "resident": osmem.resident_bytes(),
         "total": _figures(sum(named.values(), AllocatorStats())),
         "allocators": {name: _figures(stats) for name, stats in named.items()},
     }

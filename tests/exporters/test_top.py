@@ -62,6 +62,7 @@ def test_the_figures_of_another_process(start: Start, capsys: pytest.CaptureFixt
     assert found["process"] == child.pid
     assert found["allocators"]["recycle"]["live"] == 8 * MIB
     assert found["total"]["warm"] == 8 * MIB
+    assert found["resident"] > 8 * MIB
     text = shown(capsys, str(child.pid))
     first, heads, row, total = text.splitlines()
     assert first.startswith(f"process {child.pid}: ")
@@ -223,6 +224,22 @@ def test_a_program_may_close_all_files(start: Start) -> None:
     assert child.said == "{0}\n"  # type: ignore[attr-defined]
 
 
+def test_the_thread_opens_nothing_that_a_program_could_close(start: Start) -> None:
+    child = start(
+        """
+        import threading, time
+        opened = []
+        def note(event, words):
+            if event == "open" and threading.current_thread() is not threading.main_thread():
+                opened.append(words[0])
+        sys.addaudithook(note)
+        time.sleep(0.6)  # two snapshots and more
+        print(opened, flush=True)
+        """
+    )
+    assert child.said == "[]\n"  # type: ignore[attr-defined]
+
+
 def test_an_allocator_that_fails_is_told(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     child = start(
         """
@@ -351,7 +368,7 @@ def test_figures_that_cannot_be_written_are_told(
     page: "tuple[Page, int]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = {"allocators": {}, "total": {1, 2}}
-    monkeypatch.setattr("bigmem.exporters.page.snapshot", lambda: odd)
+    monkeypatch.setattr("bigmem.exporters.page.held", lambda: odd)
     writer, file = page
     Sampler(writer).sample()
     content = content_of(file)
