@@ -106,8 +106,8 @@ class Sampler:
     def sample(self) -> None:
         """Write one snapshot; what an allocator raises is told in its place."""
         try:
-            # A file that this thread had open for a moment, a program that closes all descriptors
-            # would close, and we one of its own in turn: the reader asks for the resident bytes.
+            # Opens nothing: a program that closes all descriptors would close that too, and we then
+            # one of its own. The reader looks up what the process has in memory.
             content = held()
             content["allocators"] = _bounded(content["allocators"])
             self._page.write(content)
