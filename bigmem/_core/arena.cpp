@@ -240,7 +240,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     if (reclaim_one(ExtentMap::Take::any, SIZE_MAX, Goal::clean, Advice::dontneed).tried) continue;
     {
       std::lock_guard lock(mutex_);
-      if (!bytes(State::reclaiming)) return Result::out_of_memory;
+      if (!coming_back()) return Result::out_of_memory;
     }
     std::this_thread::sleep_for(breath);
   }

@@ -167,6 +167,8 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
     const bool recycle = config_.policy == ArenaConfig::Policy::recycle && !retired;
     return recycle ? Goal::reuse : Goal::clean;
   }
+  // What comes back soon: other threads have it in hand.
+  std::size_t coming_back() const { return bytes(State::reclaiming) + unmapping_; }
   std::size_t bytes(State state) const { return small_.map.bytes(state) + huge_.map.bytes(state); }
   std::size_t resident() const;
   bool asking() const { return asker_ != std::thread::id{}; }
@@ -226,6 +228,7 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::uint64_t serial_ = 0;
   std::atomic<std::uint64_t> trimmed_{0};  // what was released up to this is not kept warm
   std::size_t uncredited_ = 0;             // out of the maps, but not yet unmapped
+  std::size_t unmapping_ = 0;              // the same, credited or not
   std::atomic<bool> retired_{false};
   bool moved_ = false;  // some block has a region of its own
   FenceTable fences_;

@@ -37,6 +37,7 @@ void Arena::after_fork(bool in_child) noexcept {
 void Arena::become_child() noexcept {
   // The threads that were unmapping stayed behind.
   if (uncredited_) config_.budget->credit(std::exchange(uncredited_, 0));
+  unmapping_ = 0;
   for (Zone* zone : {&small_, &huge_}) {
     zone->map.requeue();
     if (shares_with_child()) zone->map.mark_shared();

@@ -151,14 +151,17 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
   const bool gone = !only_unmap();
   if (credit && gone) config_.budget->credit(size);
   if (credit && !gone) uncredited_ += size;
+  unmapping_ += unmap;
   lock.unlock();
-  if (unmap) unreserve(begin, unmap);
+  if (!unmap) return;
+  unreserve(begin, unmap);
+  lock.lock();
+  unmapping_ -= unmap;
   if (credit && !gone) {
-    lock.lock();
     uncredited_ -= size;
     config_.budget->credit(size);
-    lock.unlock();
   }
+  lock.unlock();
 }
 
 void Arena::unreserve(std::uintptr_t begin, std::size_t size) noexcept {
@@ -258,7 +261,7 @@ std::size_t Arena::reclaim(std::size_t nbytes) noexcept {
     if (done.tried) continue;
     if (asked) {
       std::lock_guard lock(mutex_);
-      if (!bytes(State::reclaiming)) break;
+      if (!coming_back()) break;
     }
     std::this_thread::sleep_for(breath);
     ++breaths;

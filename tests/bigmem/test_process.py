@@ -359,6 +359,28 @@ def test_threads_that_share_an_allocator_never_see_each_others_bytes(run_prepare
     )
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_an_allocation_waits_for_address_range_that_is_being_unmapped(
+    run_prepared: Run, mapped: bool
+) -> None:
+    run_prepared(
+        """
+        import resource
+        table = _core.ProbedPages()
+        allocator = native(bigmem.Deferred(), table, mapped=MAPPED)
+        size = int(open("/proc/self/statm").read().split()[0]) * 4096
+        limit = size + (160 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        table.delay("unreserve", 0.1)
+        for step in range(3):
+            array = fill(allocator, (100 + step) << 20)
+            del array
+            before = table.calls("unreserve")[0]
+            wait_for(lambda: table.calls("unreserve")[0] > before)
+        """.replace("MAPPED", str(mapped)),
+    )
+
+
 def test_a_limit_that_comes_late_is_kept_too(run_prepared: Run) -> None:
     run_prepared(
         """
