@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def warm_up(nbytes: int, threads: int = 1) -> None:
     with ThreadPoolExecutor(threads) as pool:
         # All of it at once, or the same memory would be touched again and again.
         list(pool.map(lambda _: np.ones(step, dtype=np.uint8), range(nbytes // step)))
+
+
+def forget_peak() -> None:
+    """Begin the record of the highest resident set anew, where the kernel lets us."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def regime_environment(regime: str) -> dict[str, str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import mmap
 import random
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from bench import machine, pipeline_report
 from bench.pipeline_cells import MODES, POLICIES, Cell
 from bench.pipeline_inputs import Inputs, PipelineError
 from bench.pipeline_journal import Journal
-from bigmem import BigmemError
+from bigmem import BigmemError, osmem
 from bigmem.sizes import parse_size
 from prover.curves import CURVES
 from prover.errors import ProverError
@@ -185,15 +184,13 @@ def sampling(pid: int) -> Iterator[list[tuple[float, int]]]:
     """Times (of `time.monotonic`) and resident bytes of a process, while the block runs."""
     samples: list[tuple[float, int]] = []
     over = threading.Event()
-    status = Path(f"/proc/{pid}/statm")
 
     def sample() -> None:
         while not over.wait(SAMPLE_SECONDS):
-            try:
-                pages = int(status.read_text().split()[1])
-            except (OSError, IndexError):
+            nbytes = osmem.resident_bytes_of(pid)
+            if nbytes is None:
                 return
-            samples.append((time.monotonic(), pages * mmap.PAGESIZE))
+            samples.append((time.monotonic(), nbytes))
 
     thread = threading.Thread(target=sample)
     thread.start()

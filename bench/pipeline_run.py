@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import bigmem
+from bench import machine
 from bench.pipeline_cells import MODES, POLICIES, make_allocator
 from bench.timing import percentile
 from bigmem import osmem
@@ -139,12 +140,6 @@ def reclaimer_seconds() -> float:
     return total
 
 
-def forget_peak() -> None:
-    """Begin the record of the highest resident set anew, where the kernel lets us."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The figures of the run; ``proofs`` names the files it has made."""
     policy = POLICIES[options.policy]
@@ -166,7 +161,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         mode=options.mode, release=policy.moment, ahead=options.ahead, **owners,
     )  # fmt: skip
     reclaimed, device = reclaimer_seconds(), sum(backend.device_seconds().values())
-    forget_peak()
+    machine.forget_peak()
     meter = Meter(*owners.values())
     with Timers(*owners.values()) as timers:
         began = time.monotonic()

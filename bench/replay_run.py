@@ -11,13 +11,12 @@ import gc
 import resource
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import bigmem
+from bench import machine
 from bench.core.contenders import Contender
 from bench.replay_log import Log, Operation
 from bench.timing import Array
@@ -117,8 +116,7 @@ def measure(log: Log, contender: Contender, pace: float) -> dict[str, Any]:
         bigmem.install(allocator, min_bytes=max(1, log.facts["smallest"]))
     replay = Replay(log, pace)
     gc.collect()
-    with suppress(OSError):  # the peak of before does not count, where the kernel can forget it
-        Path("/proc/self/clear_refs").write_text("5")
+    machine.forget_peak()
     before, usage = osmem.resident_bytes(), resource.getrusage(resource.RUSAGE_SELF)
     begin = time.monotonic()
     replay.run()

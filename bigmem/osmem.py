@@ -1,5 +1,6 @@
 """What Python needs to know of the operating system's memory. No policy."""
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def physical_bytes() -> int:
 def resident_bytes() -> int:
     """Bytes of this process that are in memory (VmRSS)."""
     return _field(_STATUS, "VmRSS")
+
+
+def resident_bytes_of(process: int) -> int | None:
+    """Bytes of any process that are in memory; `None` once it has ended."""
+    try:
+        pages = Path(f"/proc/{process}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_resident_bytes() -> int:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
+from bigmem import osmem
 from bigmem.errors import BigmemError
 from bigmem.exporters.page import NAME, SIZE, VARIABLE
 from bigmem.exporters.snapshot import Snapshot
@@ -89,11 +90,7 @@ class Watched:
 
     def resident(self) -> int | None:
         """Bytes of the process in memory now; `None` once it has ended."""
-        try:
-            pages = Path(f"/proc/{self.process}/statm").read_text().split()[1]
-        except (OSError, IndexError):
-            return None
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return osmem.resident_bytes_of(self.process)
 
     def _find(self) -> int:
         # The number that the process has in its own eyes: a container has numbers of its own.

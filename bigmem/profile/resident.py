@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from bigmem.profile.costs import SMALL_PAGE
+from bigmem import osmem
 
 _MOST = 20_000
 
@@ -32,11 +31,10 @@ class Resident:
         self._calls += 1
         if self._calls % self._every:
             return
-        try:
-            fields = Path(f"/proc/{process}/statm").read_text().split()
-        except OSError:  # it has just ended
+        nbytes = osmem.resident_bytes_of(process)
+        if nbytes is None:
             return
-        self.samples.append((self._now(), int(fields[1]) * SMALL_PAGE))
+        self.samples.append((self._now(), nbytes))
         if len(self.samples) >= self._most:
             del self.samples[::2]
             self._every *= 2

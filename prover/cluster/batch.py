@@ -24,7 +24,7 @@ from prover.errors import (
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import Proof
-from prover.pipeline.batch import Made, Outputs, write
+from prover.pipeline.batch import Made, Outputs, matched_inputs, write
 from prover.pipeline.report import LayerReport
 from prover.pipeline.single import Statement
 from prover.verify import Unverifiable, VerificationKey, verify
@@ -118,8 +118,7 @@ class ClusterBatch:
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         start = time.perf_counter()
-        for path in witnesses:
-            groth16.match(key, Witness.open(path))
+        self.inputs = matched_inputs(key, witnesses)
         key.check(threads=threads)
         if Path(key.path).stat().st_size > _LONG_TO_READ:
             notify(f"{key.path}: computing its SHA-256, by which workers will know it")
@@ -127,7 +126,6 @@ class ClusterBatch:
         self._key_check_s = time.perf_counter() - start
         self._key = key
         self._verification_key = VerificationKey.from_zkey(key)
-        self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
         self._scheduler = scheduler
         self._settings = settings
         self.outputs = Outputs(folder, witnesses, repeat)

@@ -66,6 +66,20 @@ class Outputs:
         return path.resolve() in {file.resolve() for file in self.files(int(number))}
 
 
+def matched_inputs(key: ProvingKey, witnesses: Sequence[str]) -> frozenset[Path]:
+    """The files of a batch that no output may replace, links resolved.
+
+    Raises
+    ------
+    ProverError
+        If a witness is unusable, or belongs to another circuit.
+    """
+    # Not kept open: each would hold a file descriptor, of which a process has few.
+    for path in witnesses:
+        groth16.match(key, Witness.open(path))
+    return frozenset(Path(path).resolve() for path in (key.path, *witnesses))
+
+
 class Batch:
     """Proofs of every witness, ``repeat`` times over, each checked and written.
 
@@ -118,9 +132,7 @@ class Batch:
         timed: bool = False,
     ) -> None:
         start = time.perf_counter()
-        # Not kept open: each would hold a file descriptor, of which a process has few.
-        for path in witnesses:
-            groth16.match(key, Witness.open(path))
+        self.inputs = matched_inputs(key, witnesses)
         self._engine = Engine(
             key,
             backends=backends,
@@ -133,7 +145,6 @@ class Batch:
         self._key_check_s = time.perf_counter() - start
         self._key = key
         self.outputs = Outputs(folder, witnesses, repeat)
-        self.inputs = frozenset(Path(path).resolve() for path in (key.path, *witnesses))
         self.backends = backends
         self._allocators = {"vectors": vectors, "assignments": assignments}
         self._timed = timed

@@ -12,8 +12,9 @@ from emulated_device import EmulatedDevice, HostPointSums
 
 import bigmem
 from bench import pipeline_run
+from bench.machine import forget_peak
 from bench.pipeline_inputs import Inputs
-from bench.pipeline_run import by_mark, forget_peak, gap, reclaimer_seconds
+from bench.pipeline_run import by_mark, gap, reclaimer_seconds
 from bigmem import _core, osmem
 from bigmem.cuda import driver
 from prover.backends.cuda.backend import CudaBackend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,20 @@ from emulated_device import EmulatedDevice, HostPointSums
 
 from prover.backends.cuda.backend import CudaBackend
 from prover.curves import CURVES, Curve
+from prover.formats.wtns import Witness
+from prover.formats.zkey import ProvingKey
+
+
+@pytest.fixture
+def opened(circuit: Any) -> tuple[ProvingKey, Witness]:
+    return ProvingKey.open(circuit.key), Witness.open(circuit.witness)
+
+
+@pytest.fixture
+def large(multiplier: Any) -> tuple[ProvingKey, Witness]:
+    """The largest fixture of each curve."""
+    folder = multiplier.folder.parent / "manypub"
+    return ProvingKey.open(folder / "circuit.zkey"), Witness.open(folder / "witness.wtns")
 
 
 @pytest.fixture

@@ -26,18 +26,6 @@ def bytes_of(key, witness, backend):
     return proof.a.tobytes() + proof.b.tobytes() + proof.c.tobytes()
 
 
-@pytest.fixture
-def opened(circuit):
-    return ProvingKey.open(circuit.key), Witness.open(circuit.witness)
-
-
-@pytest.fixture
-def large(multiplier):
-    """The largest fixture of each curve."""
-    folder = multiplier.folder.parent / "manypub"
-    return ProvingKey.open(folder / "circuit.zkey"), Witness.open(folder / "witness.wtns")
-
-
 def test_proofs_equal_the_cpu_backends(opened, device, make_backend):
     assert bytes_of(*opened, make_backend(device)) == bytes_of(*opened, get_backend("cpu"))
 

@@ -5,8 +5,6 @@ import pytest
 import bigmem
 from prover.backends import get_backend
 from prover.errors import OutOfDeviceMemory
-from prover.formats.wtns import Witness
-from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove, prove_operands
 from prover.pipeline.assignment import Synthesis
 
@@ -15,18 +13,6 @@ BLINDING = {"r": 123456789, "s": 987654321}
 
 def bytes_of(proof):
     return proof.a.tobytes() + proof.b.tobytes() + proof.c.tobytes()
-
-
-@pytest.fixture
-def opened(circuit):
-    return ProvingKey.open(circuit.key), Witness.open(circuit.witness)
-
-
-@pytest.fixture
-def large(multiplier):
-    """The largest fixture of each curve."""
-    folder = multiplier.folder.parent / "manypub"
-    return ProvingKey.open(folder / "circuit.zkey"), Witness.open(folder / "witness.wtns")
 
 
 @pytest.fixture
