@@ -115,7 +115,7 @@ test-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu
 
-# The figures of docs/gpu.md: four minutes on an otherwise idle machine with a GPU.
+# The figures of docs/gpu.md: six minutes on an otherwise idle machine with a GPU.
 bench-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) bench,prover$$extra
 	$(BIN)/python -m bench.gpu --json bench/results/gpu.json --markdown bench/results/gpu.md

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,11 @@ from prover.backends import get_backend
 from prover.backends.base import Backend
 from prover.backends.cpu import _cpu
 from prover.backends.cuda.backend import CudaBackend
-from prover.backends.cuda.device import Device
+from prover.backends.cuda.device import Array, Bytes, Device
 from prover.backends.cuda.fixed_base import CudaMultiples
 from prover.backends.cuda.matrices import compress
-from prover.backends.cuda.transform import TILE_LOG, Transform
-from prover.curves import CURVES
+from prover.backends.cuda.transform import TILE_LOG, Transform, montgomery
+from prover.curves import CURVES, SCALAR_BYTES, Curve
 from prover.formats.r1cs import R1cs
 from prover.formats.wtns import Witness
 from prover.formats.zkey import COEFFICIENT, ProvingKey
@@ -57,6 +59,74 @@ def _coset_equals(
     for vector in x:
         _cpu.odd_coset(transform.curve.name, vector)
     return np.array_equal(device.download(out), x)
+
+
+def check_large_transforms(run: Run, log: int) -> None:
+    """Transforms of a length that takes the CPU too long."""
+    for curve in CURVES.values():
+        name = f"transforms of {curve.title}, 2^{log}"
+        if run.may_begin(f"check of {name}"):
+            with run.within_memory(f"check of {name}"):
+                wrong = wrong_transforms(run.device, curve, log)
+                run.check(f"{name} {wrong or ''}", not wrong)
+        run.device.free_unused()
+
+
+def wrong_transforms(device: Device, curve: Curve, log: int, samples: int = 300) -> list[str]:
+    """Which transforms of 2^log elements are wrong, by polynomials whose values are known.
+
+    A few coefficients, or values, that are not zero give values everywhere, which Python computes
+    in some places: at the ends, on both sides of the middle and at random. The way back from all
+    these values must end in these few coefficients and zeros.
+    """
+    n, r, rng = 1 << log, curve.r, random.Random(log)
+    root, half = curve.root_of_unity(n), curve.root_of_unity(2 * n)
+    ends = (0, 1, n // 2 - 1, n // 2, n - 1)
+    few = {place: rng.randrange(1, r) for place in (*ends, *(rng.randrange(n) for _ in range(4)))}
+    places = sorted({*ends, *(rng.randrange(n) for _ in range(samples))})
+    transform, x, wrong = Transform(device, curve), device.empty((n, SCALAR_BYTES)), []
+
+    def value(place: int) -> int:
+        """Of the polynomial whose coefficients, bit-reversed, are `few`, at a power of the root."""
+        terms = (c * pow(root, _reversed(at, log) * place % n, r) for at, c in few.items())
+        return sum(terms) % r
+
+    def coset_value(place: int) -> int:
+        """By Lagrange, of the polynomial with the values `few`, where the N-th power is -1."""
+        at = pow(half, 2 * place + 1, r)
+        powers = ((v, pow(root, j, r)) for j, v in few.items())
+        return sum(-2 * v * p * pow(n * (at - p), -1, r) for v, p in powers) % r
+
+    _fill(device, curve, x, few)
+    transform.merge(x)
+    if not _holds(device, x, places, montgomery(curve, [value(place) for place in places])):
+        wrong.append("merge")
+    transform.split(x)
+    same = _holds(device, x, few, montgomery(curve, [n * c % r for c in few.values()]))
+    for place in few:
+        x[place] = 0
+    if not same or bool(x.view(np.uint64).any()):
+        wrong.append("split")
+    _fill(device, curve, x, few)
+    transform.odd_coset(x)
+    if not _holds(device, x, places, montgomery(curve, [coset_value(place) for place in places])):
+        wrong.append("coset")
+    return wrong
+
+
+def _reversed(place: int, bits: int) -> int:
+    return int(f"{place:0{bits}b}"[::-1], 2)
+
+
+def _fill(device: Device, curve: Curve, x: Array, few: dict[int, int]) -> None:
+    x.view(np.uint64)[...] = 0
+    for place, value in few.items():
+        x[place] = device.array(montgomery(curve, [value]))[0]
+
+
+def _holds(device: Device, x: Array, places: Iterable[int], rows: Bytes) -> bool:
+    # One by one: all of a vector is gigabytes.
+    return np.array_equal(np.stack([device.download(x[place]) for place in places]), rows)
 
 
 def check_matrices(run: Run) -> None:

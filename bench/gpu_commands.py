@@ -18,9 +18,10 @@ def measure_commands(run: Run, folder: Path, logs: list[int]) -> None:
     head = ["curve", "N", "--backend cpu s", "--backend cuda s"]
     for curve in CURVES.values():
         for log in logs:
-            if not run.has_time():
-                return
-            with run.part(f"commands of {curve.title}, 2^{log}"):
+            name = f"commands of {curve.title}, 2^{log}"
+            if not run.may_begin(name):
+                continue
+            with run.part(name):
                 key, witness = make_key(run, folder, curve, log)
                 seconds = {
                     backend: min(prove_s(key, witness, "--backend", backend) for _ in range(times))
@@ -35,7 +36,10 @@ def measure_workers(run: Run, folder: Path, log: int, proofs: int) -> None:
     """A batch with one worker, and with two that share one GPU."""
     head = ["curve", "N", "--devices", "proofs", "s", "ms a proof"]
     for curve in CURVES.values():
-        with run.part(f"workers of {curve.title}, 2^{log}"):
+        name = f"workers of {curve.title}, 2^{log}"
+        if not run.may_begin(name):
+            continue
+        with run.part(name):
             key, witness = make_key(run, folder, curve, log)
             for devices in ("0", "0,0"):
                 out = folder / "batch"
@@ -54,6 +58,8 @@ def measure_workers(run: Run, folder: Path, log: int, proofs: int) -> None:
 def measure_large(run: Run, folder: Path, log: int) -> None:
     """A key made on the GPU, a proof with it, and one within 1 GiB of GPU memory."""
     curve = CURVES["bls12381"]
+    if not run.may_begin(f"large proofs of {curve.title}, 2^{log}"):
+        return
     key, witness = make_key(run, folder, curve, log)
     head = ["curve", "N", "options", "s"]
     for options in ((), ("--device-memory", "1GiB")):

@@ -10,8 +10,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import gpu_inputs
+from bench import gpu_inputs, machine
 from bench.gpu_run import Run, events_ms
+from bench.gpu_work import add_work, percent, sort_work
 from prover.backends.cpu import _cpu
 from prover.backends.cuda import msm
 from prover.backends.cuda.program import Program, compiled, msm_program
@@ -174,53 +175,59 @@ def _measure_rates(run: Run, curve: Curve, group: int) -> None:
 def measure_sums(run: Run, group: int, logs: list[int]) -> None:
     """Times of sizes 2^log, each result checked: the points are multiples of one."""
     for curve in CURVES.values():
-        with run.part(f"sums of {curve.title} G{group}"):
-            _measure_sums(run, curve, group, logs)
+        name = f"sums of {curve.title} G{group} to 2^{logs[-1]}"
         run.device.free_unused()
+        if run.may_begin(name):
+            with run.part(name), run.within_memory(name):
+                _measure_sums(run, curve, group, logs)
 
 
 def _measure_sums(run: Run, curve: Curve, group: int, logs: list[int]) -> None:
     points = multiples(curve, group, 1 << logs[-1])
     rng = np.random.default_rng(23)
-    rates = run.figures.get("rates_G_s", {}).get(curve.name, {})
-    additions = rates.get(f"mixed additions G{group}")
     kinds = {kind: gpu_inputs.scalars(curve, len(points), kind, rng) for kind in ("random", MIX)}
     head = ["curve", "group", "n", "scalars", "ms", "M points/s", "of the additions' rate"]
-    head += ["bits a window", "workspace MiB"]
+    head += ["of the copies' rate", "bits a window", "workspace MiB", "GPU MiB at most"]
     for log in logs:
+        if not run.may_begin(f"sums of {curve.title} G{group}, 2^{log}"):
+            continue
         once = Msm(curve, group, 1 << log)
         for kind, all_scalars in kinds.items():
-            if not run.has_time():
-                return
             scalars = all_scalars[: 1 << log]
             name = f"{curve.title} G{group} 2^{log} {kind}"
             row = _time_sum(run, name, once, points[: 1 << log], scalars)
-            share = row["additions"] / additions / row["ms"] / 1e6 if additions else 0.0
-            run.add(
-                "sums", curve=curve.name, group=group, log=log, scalars=kind, share=share, **row
-            )
+            run.add("sums", curve=curve.name, group=group, log=log, scalars=kind, **row)
             cells = [curve.title, f"G{group}", f"2^{log}", kind, f"{row['ms']:.2f}"]
-            cells += [f"{(1 << log) / row['ms'] / 1e3:.0f}", f"{100 * share:.0f} %"]
-            cells += [str(row["width"]), f"{row['workspace'] / 2**20:.0f}"]
+            cells += [f"{(1 << log) / row['ms'] / 1e3:.0f}", percent(row["share"])]
+            cells += [percent(row["copy_share"]), str(row["width"])]
+            cells += [f"{row[size] / machine.MIB:.0f}" for size in ("workspace", "most_bytes")]
             run.row("Sums", head, cells)
         del once
 
 
 def _time_sum(run: Run, name: str, once: Msm, points: Any, scalars: Any) -> dict[str, Any]:
+    curve, group = once.curve, once.group
     on_device = cupy.asarray(scalars)
-    expected = gpu_inputs.sum_of_multiples(once.curve, once.group, scalars)
+    expected = gpu_inputs.sum_of_multiples(curve, group, scalars)
     run.check(name, np.array_equal(once.run(points, on_device), expected))
     ms = once.median_ms(points, on_device)
     timed = Timed(once.program)
     _, digits = once.start(points, on_device, timed)
     windows = digits.windows
+    work = sort_work(windows, len(scalars), digits.dense)
+    work += add_work(curve, group, windows, digits.dense, digits.ones_count)
+    workspace = once.sort_room.size + once.add_room.size + once.tail_room.size
     return {
         "ms": ms,
+        "share": work.arithmetic_share(run.figures, curve, ms),
+        "copy_share": work.copy_share(run.figures, ms),
         "windows": windows.count,
         "width": windows.width,
-        "additions": windows.count * digits.dense + digits.ones_count,
+        "additions": sum(work.additions),
         "kernels": timed.milliseconds(),
-        "workspace": once.sort_room.size + once.add_room.size + once.tail_room.size,
+        "workspace": workspace,
+        # There is nothing else on the device that a sum wants.
+        "most_bytes": workspace + points.nbytes + on_device.nbytes,
     }
 
 

@@ -42,9 +42,29 @@ class Run:
             self.failures.append(name)
             print(f"WRONG  {name}", flush=True)
 
-    def has_time(self) -> bool:
-        """Whether another measurement may begin."""
-        return time.perf_counter() - self.start < self.seconds
+    def has_time(self, wanted: float = 0) -> bool:
+        """Whether another measurement may begin, which takes about ``wanted`` seconds."""
+        return time.perf_counter() - self.start + wanted < self.seconds
+
+    def may_begin(self, what: str, wanted: float = 0) -> bool:
+        """As `has_time`; the tables tell if not."""
+        if self.has_time(wanted):
+            return True
+        self.leave_out(what, "time")
+        return False
+
+    def leave_out(self, what: str, reason: str) -> None:
+        """Let the tables tell that something was not measured."""
+        self.row("Left out", ["what", "for want of"], [what, reason])
+        self.add("left_out", what=what, reason=reason)
+
+    @contextmanager
+    def within_memory(self, what: str) -> Iterator[None]:
+        """A measurement that is left out where memory runs out, which is no failure."""
+        try:
+            yield
+        except MemoryError:
+            self.leave_out(what, "memory")
 
     def row(self, table: str, head: list[str], cells: list[str]) -> None:
         """Add a row to a table, and print it."""

@@ -217,6 +217,8 @@ def main() -> None:
         )
     except bigmem.BigmemError as error:
         raise SystemExit(f"bench.replay: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("bench.replay: interrupted; nothing was written") from None
     content = {"rounds": arguments.rounds, "pace": arguments.pace, "logs": results}
     text = page(content)
     print(text, end="")

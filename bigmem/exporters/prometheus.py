@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,7 @@ class Collector(_Collector):
     def __init__(self) -> None:
         self._asked: dict[int, tuple[weakref.ref[Allocator], str, AllocatorStats]] = {}
         self._past: dict[str, AllocatorStats] = {}
+        self._failed: weakref.WeakSet[Allocator] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
@@ -70,18 +72,34 @@ class Collector(_Collector):
 
     def _by_name(self) -> dict[str, AllocatorStats]:
         here = {id(one): one for one in at_the_bottom()}
-        for key, (ref, name, stats) in list(self._asked.items()):
+        for key, (ref, name, last) in list(self._asked.items()):
             if ref() is None or here.get(key) is not ref():
                 del self._asked[key]
-                self._past[name] = self._past.get(name, AllocatorStats()) + _done(stats)
-        found = dict(self._past)
+                self._past[name] = self._past.get(name, AllocatorStats()) + _done(last)
         for key, one in here.items():
-            stats = one.stats()
+            try:
+                stats = one.stats()
+            except Exception as error:  # of others' allocators: the rest must be told all the same
+                self._warn(one, error)
+                continue
             # The format is UTF-8, which has no lone surrogates.
             name = one.name.encode(errors="backslashreplace").decode()
             self._asked[key] = (weakref.ref(one), name, stats)
-            found[name] = found.get(name, AllocatorStats()) + stats
+        found = dict(self._past)
+        for _, name, last in self._asked.values():
+            found[name] = found.get(name, AllocatorStats()) + last
         return found
+
+    def _warn(self, allocator: Allocator, error: Exception) -> None:
+        if allocator in self._failed:
+            return
+        self._failed.add(allocator)
+        logging.getLogger("bigmem").warning(
+            "the stats of allocator %r fail with %s: %s; metrics have its last ones, if any",
+            allocator.name,
+            type(error).__name__,
+            error,
+        )
 
 
 def _families(found: Mapping[str, AllocatorStats]) -> list[Metric]:

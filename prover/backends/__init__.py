@@ -22,6 +22,7 @@ def get_backend(
     domain: int = 0,
     proofs: int = 1,
     device_memory: int | None = None,
+    sharers: int = 1,
     notify: Callable[[str], None] | None = None,
 ) -> Backend:
     """The backend of a name; ``"auto"`` is the fastest that this machine can run.
@@ -39,6 +40,8 @@ def get_backend(
         How many it will make: many small ones are worth a GPU, too.
     device_memory
         Bytes of GPU memory to use at most; None for nearly all that is free.
+    sharers
+        Among how many backends, this one included, that memory is divided.
     notify
         Told in lines when GPU kernels have to be compiled.
 
@@ -54,7 +57,7 @@ def get_backend(
         from prover.backends.cuda.device import Device
 
         try:
-            return CudaBackend(Device(device_memory, notify))
+            return CudaBackend(Device(device_memory, notify, sharers=sharers))
         except UnavailableBackend:
             if name == "cuda":
                 raise

@@ -133,6 +133,7 @@ def _backend(key: ProvingKey, settings: Settings) -> Backend:
             domain=key.domain,
             proofs=1 << 20,  # nobody knows here how many will come
             device_memory=settings.device_memory,
+            sharers=get_worker().state.nthreads,  # each thread may prove at the same time
         )
         _of_thread.made_for = (key, settings)
     backend: Backend = _of_thread.backend

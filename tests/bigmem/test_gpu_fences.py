@@ -242,7 +242,9 @@ def test_trim_asks_again_after_a_round_that_another_thread_had_begun(
     gpu.delay(0)
     gpu.finish(done or 0)
     del idle
-    assert arena.trim() == arena.stats().reclaimed == 2 * MIB
+    # The worker may be the one that gives it back: trim() waits for that, and doesn't count it.
+    arena.trim()
+    assert arena.stats().reclaimed == 2 * MIB
     finish(gpu, arena)
 
 

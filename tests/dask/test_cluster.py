@@ -5,8 +5,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -264,6 +266,19 @@ def test_a_witness_from_bytes_is_that_of_the_file_and_survives_dropping() -> Non
     witness.drop()
     assert witness.path == "w"
     assert (witness.values == Witness.open(path).values).all()
+
+
+def test_the_threads_of_a_worker_divide_cores_and_gpu_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+    worker = SimpleNamespace(state=SimpleNamespace(nthreads=3))
+    monkeypatch.setattr(remote, "get_worker", lambda: worker)
+    monkeypatch.setattr(remote, "_of_thread", threading.local())
+    monkeypatch.setattr(remote, "get_backend", lambda name, **options: given.update(options))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
+    remote._backend(ProvingKey.open(MULTIPLIER / "circuit.zkey"), remote.Settings())
+    assert (given["threads"], given["sharers"]) == (4, 3)
 
 
 def answered() -> remote.Answer:

@@ -109,6 +109,32 @@ def test_counters_never_fall_when_an_allocator_goes(scraped: Scraped, end: str) 
     assert scraped.of(f"test of {end}")["bigmem_clean_bytes"] == another.stats().clean > 0
 
 
+def test_an_allocator_whose_stats_fail_takes_no_other_along(
+    scraped: Scraped, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Moody(bigmem.SystemAllocator):
+        broken = True
+
+        def stats(self) -> bigmem.AllocatorStats:
+            if self.broken:
+                raise RuntimeError("no figures today")
+            return super().stats()
+
+    moody, other = Moody(name="test of moods"), bigmem.SystemAllocator(name="test beside moods")
+    blocks = [other.allocate(MIB), moody.allocate(MIB)]
+    for _ in range(2):
+        assert scraped.of(other.name)["bigmem_live_bytes"] == MIB
+        assert scraped.of(moody.name) == {}
+    assert caplog.messages == [
+        "the stats of allocator 'test of moods' fail with RuntimeError: no figures today; "
+        "metrics have its last ones, if any"
+    ]
+    # What was known stays, and is counted once.
+    for moody.broken in (False, True, False):
+        assert scraped.of(moody.name)["bigmem_allocations_total"] == 1
+    del blocks
+
+
 def test_without_the_library_it_says_what_is_missing() -> None:
     code = """
 import sys
