@@ -3,7 +3,7 @@ export PYTHON
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test stress long-test test-interop lint docs wheels bench bench-core bench-hook bench-replay \
+.PHONY: demo test stress long-test test-interop torch lint docs wheels bench bench-core bench-hook bench-replay \
   bench-dask bench-pinned bench-gpu bench-pipeline results test-gpu test-service-page \
   kernels-report clean
 
@@ -32,10 +32,13 @@ long-test:
 TORCH ?= 2.13.0+cpu
 test-interop:
 	@scripts/setup.sh $(VENV) test
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps \
-	  --extra-index-url https://download.pytorch.org/whl/cpu torch==$(TORCH)
+	@$(MAKE) torch
 	@scripts/setup.sh $(VENV) test,interop
 	$(BIN)/python -m pytest -v -o norecursedirs=fixtures tests/libraries
+
+torch:
+	$(BIN)/python -m pip install --disable-pip-version-check -q \
+	  --extra-index-url https://download.pytorch.org/whl/cpu torch==$(TORCH)
 
 lint:
 	@scripts/setup.sh $(VENV) lint,prover,test
@@ -111,6 +114,7 @@ test-service-page:
 	@scripts/setup.sh $(VENV) prover,test
 	PROVER_TEST_BROWSER=1 $(BIN)/python -m pytest tests/service/test_page.py
 
+# Needs a network, like the others: docs/gpu.md tells what to do without.
 test-gpu:
 	@extra=$$(scripts/cuda_extra.sh $(VENV)) && scripts/setup.sh $(VENV) prover,test$$extra
 	$(BIN)/python -m pytest tests/gpu

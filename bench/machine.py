@@ -133,4 +133,4 @@ def write_results(arguments: argparse.Namespace, figures: Mapping[str, Any], pag
 
 
 if __name__ == "__main__":
-    warm_up(int(sys.argv[1]))
+    warm_up(int(sys.argv[1]), len(os.sched_getaffinity(0)))

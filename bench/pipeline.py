@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import Progress
 
@@ -34,6 +35,7 @@ from bench import machine, pipeline_report
 from bench.pipeline_cells import MODES, POLICIES, Cell
 from bench.pipeline_inputs import Inputs, PipelineError
 from bench.pipeline_journal import Journal
+from bench.pipeline_run import WARM_UP_CIRCUITS
 from bigmem import BigmemError, osmem
 from bigmem.sizes import parse_size
 from prover.curves import CURVES
@@ -42,6 +44,14 @@ from prover.pipeline.report import MOST_UNEXPLAINED
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_SECONDS = 0.01
+
+MOST_SECONDS_A_ROW = {"cpu": 1e-4, "cuda": 2e-6}
+"""Of each circuit: ten times what two cores take, or some ten times what is expected of an H200."""
+MOST_SECONDS_BESIDE = 120.0
+"""For all that does not grow with the circuits: imports, CUDA, kernels that have to be compiled."""
+
+GPU_WARM_UP = 16 << 30
+"""A GPU's machine has far more memory than a run of it wants, and nobody knows which comes."""
 
 console = Console(stderr=True)
 
@@ -123,9 +133,17 @@ class Comparison:
         """Have the host give the machine what a run will use, so that the first does not pay."""
         vector = 32 << log2
         wanted = 8 * vector + (self._options.ahead or 8 * vector)  # of the backend, assignments
+        if self._options.backend == "cuda":
+            wanted = min(max(wanted, GPU_WARM_UP), psutil.virtual_memory().available // 3)
         command = [sys.executable, "-m", "bench.machine", str(wanted)]
         environment = machine.regime_environment("4 KiB")
         subprocess.run(command, env=environment, cwd=ROOT, check=True)
+
+    def _most_seconds(self, cell: Cell) -> float:
+        """How long a run may take: one that hangs must not keep the others from being made."""
+        circuits = self._options.circuits + WARM_UP_CIRCUITS
+        rows: int = circuits << cell.log2
+        return MOST_SECONDS_BESIDE + MOST_SECONDS_A_ROW[str(self._options.backend)] * rows
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """The figures of one run, or what went wrong with it as ``error``."""
@@ -146,7 +164,9 @@ class Comparison:
             )
             try:
                 with sampling(process.pid) as samples:
-                    out, problems = process.communicate()
+                    out, problems = process.communicate(timeout=self._most_seconds(cell))
+            except subprocess.TimeoutExpired as error:
+                return {"error": f"took longer than {error.timeout:.0f} s"}
             finally:
                 process.kill()
                 process.wait()

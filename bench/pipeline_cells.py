@@ -123,7 +123,7 @@ class Cell:
 
 
 def make_allocator(
-    kind: Kind, regime: str, budget: bigmem.Budget | None = None
+    kind: Kind, regime: str, reclaim: bigmem.ReclaimPool | None = None
 ) -> bigmem.Allocator:
     """An allocator of one owner, in a process that was started for the regime."""
     pages = bigmem.AnonymousPages(huge="never" if regime == "4 KiB" else "auto")
@@ -131,14 +131,14 @@ def make_allocator(
         case "system":
             return bigmem.SystemAllocator()
         case "mapped":
-            return bigmem.MappedAllocator(pages=pages)
+            return bigmem.MappedAllocator(pages=pages, reclaim=reclaim)
         case "detached":
-            return bigmem.MappedAllocator(pages=pages, release=bigmem.Deferred())
+            return bigmem.MappedAllocator(pages=pages, release=bigmem.Deferred(), reclaim=reclaim)
         case "dontneed":
-            return bigmem.ArenaAllocator(pages=pages, release=bigmem.Inline())
+            return bigmem.ArenaAllocator(pages=pages, release=bigmem.Inline(), reclaim=reclaim)
         case "recycle":
-            return bigmem.ArenaAllocator(pages=pages)
+            return bigmem.ArenaAllocator(pages=pages, reclaim=reclaim)
         case "pinned":
             from bigmem.cuda import PinnedAllocator
 
-            return PinnedAllocator()
+            return PinnedAllocator(reclaim=reclaim)

@@ -92,6 +92,12 @@ class Budget:
     def __repr__(self) -> str:
         return f"<Budget {format_size(self.used)} of {format_size(self.limit)}>"
 
+    def _set_limit(self, nbytes: int) -> None:
+        """Another limit, of a byte at least; not for a share, which follows the system's."""
+        assert self._fixed is not None
+        self._fixed = max(1, nbytes)
+        self._core.set_limit(min(self._fixed, sys.maxsize))
+
     def _admit(self, allocator: "NativeAllocator") -> None:
         key = id(allocator)
         self._members[key] = weakref.ref(allocator, lambda _: self._members.pop(key, None))

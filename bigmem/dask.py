@@ -4,8 +4,10 @@ Importing this needs ``distributed`` (the extra ``dask``); nothing else of bigme
 """
 
 import asyncio
+import logging
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, SupportsIndex
@@ -25,7 +27,8 @@ from .errors import BigmemError
 from .native import NativeAllocator
 from .numpy_hook import install, uninstall
 from .registry import make, set_allocator
-from .sizes import parse_size
+from .sizes import format_size, parse_size
+from .wrappers.limited import Limited
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
@@ -35,6 +38,9 @@ MIN_BYTES = 64 << 10
 _NEAR = 0.9
 # How often the process's memory is looked at where Dask itself does not look.
 _LOOK_SECONDS = 0.1
+# The most that others had in so many looks is kept free for them, a second's worth: an array that
+# is there and not yet written makes them seem smaller by as much, until it is.
+_LOOKS = 10
 
 
 class Factory(Protocol):
@@ -60,7 +66,8 @@ class BigmemPlugin(WorkerPlugin):
         ``budget=`` and returns an `Allocator`; it is pickled.
     budget
         Bytes, or a string such as ``"8GiB"``, that the allocator may have in each process. `None`
-        takes what the worker may have, see `budget_for`.
+        takes what the worker may have, see `budget_for`, and follows it: as what else is in the
+        process grows and shrinks.
     min_bytes
         Smallest array that is served, as in `bigmem.install`.
 
@@ -157,12 +164,15 @@ class Thresholds:
 
 
 def budget_for(worker: "Worker") -> Budget:
-    """The budget of a worker's allocator unless the plugin names one.
+    """The budget that a worker's allocator begins with unless the plugin names one.
 
     So much that the process stays below the size at which Dask ends it: that size, less what the
     process has in memory now. An array that does not fit raises MemoryError in its task, once idle
     memory has been given back; the worker and what it stores live on. A worker without a memory
     limit gets the same share of what its process may use.
+
+    The plugin reads it again whenever it looks at the worker's memory: that size, less what the
+    process has in memory beyond what the allocator holds.
     """
     most = Thresholds.of(worker).most
     if most is None:
@@ -175,10 +185,28 @@ def budget_for(worker: "Worker") -> Budget:
 class _Served:
     """What one plugin serves the arrays of this process from, and for how many workers."""
 
-    identity: uuid.UUID
+    plugin: BigmemPlugin
     allocator: Allocator
     budget: Budget
     workers: int = 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether the budget is what others leave of a worker's limit."""
+        return self.plugin.budget is None and self.budget._fixed is not None
+
+    def held(self) -> int:
+        """Bytes of the process that are the allocator's."""
+        limited = self.allocator
+        # Allocators of others' need not count.
+        counted = limited.live if isinstance(limited, Limited) else self.budget.used
+        return max(counted, self.allocator.stats().resident)
+
+    def set_limit(self, nbytes: int) -> None:
+        self.budget._set_limit(nbytes)
+        # How `make` keeps allocators within a budget that know of none.
+        if isinstance(self.plugin.allocator, str) and isinstance(self.allocator, Limited):
+            self.allocator._set_limit(nbytes)
 
 
 class _Watch:
@@ -187,7 +215,10 @@ class _Watch:
     def __init__(self, worker: "Worker", served: _Served) -> None:
         self._worker = worker
         self.served = served
-        self._near = Thresholds.of(worker).near
+        thresholds = Thresholds.of(worker)
+        self._near, self._most = thresholds.near, thresholds.most
+        self._others: deque[int] = deque(maxlen=_LOOKS)
+        self._full = False
         self._given_back = 0
 
     def start(self) -> None:
@@ -207,11 +238,33 @@ class _Watch:
 
     async def _look(self) -> None:
         assert self._near is not None
-        excess = self._worker.monitor.get_process_memory() - self._near
+        before = self.served.held()
+        process = self._worker.monitor.get_process_memory()
+        # The larger one: what comes or goes back meanwhile is nobody else's.
+        self._follow(process - max(before, self.served.held()))
+        excess = process - self._near
         stats = self.served.allocator.stats()
         if excess > 0 and stats.resident > stats.live:
             # In a thread: the pages of some GiB take the kernel longer than heartbeats may wait.
             self._given_back += await asyncio.to_thread(_give_back, self.served.allocator, excess)
+
+    def _follow(self, others: int) -> None:
+        """Fit the budget into what others, who have so many bytes now, leave of the process."""
+        if self._most is None or not self.served.follows:
+            return
+        self._others.append(max(0, others))
+        others = max(self._others)
+        room = self._most - others
+        self.served.set_limit(max(1, room))
+        was_full, self._full = self._full, room < self.served.plugin.min_bytes
+        if self._full and not was_full:
+            logging.getLogger("bigmem").warning(
+                "no room for arrays: %s of this worker are not the allocator's, and Dask ends it "
+                "at %s; until some of that goes, arrays of %s and more raise MemoryError",
+                format_size(others),
+                format_size(self._most),
+                format_size(self.served.plugin.min_bytes),
+            )
 
     def _metrics(self) -> "dict[str, Callable[[Worker], int]]":
         stats, budget = self.served.allocator.stats, self.served.budget
@@ -234,7 +287,7 @@ def _enter(plugin: BigmemPlugin, worker: "Worker") -> _Served:
     """Install what the plugin asks for, unless it did so for another worker of this process."""
     global _current, _before
     with _lock:
-        if _current is None or _current.identity != plugin._identity:
+        if _current is None or _current.plugin._identity != plugin._identity:
             budget = budget_for(worker) if plugin.budget is None else Budget(plugin.budget)
             chosen = plugin.allocator
             allocator = (
@@ -244,7 +297,7 @@ def _enter(plugin: BigmemPlugin, worker: "Worker") -> _Served:
             earlier = set_allocator(allocator)
             if _current is None:
                 _before = earlier
-            _current = _Served(plugin._identity, allocator, budget)
+            _current = _Served(plugin, allocator, budget)
         _current.workers += 1
         return _current
 

@@ -1,9 +1,13 @@
 """Allocators by name, and the default of the process."""
 
+from __future__ import annotations
+
+import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from .allocator import Allocator, AllocatorStats, open_allocators
 from .arena.arena import ArenaAllocator
@@ -15,10 +19,14 @@ from .system import SystemAllocator
 from .wrappers.base import Wrapper
 from .wrappers.limited import Limited
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 DEFAULT_NAME = "recycle"
 ENTRY_POINTS = "bigmem.allocators"
 
 _default: Allocator | None = None
+_told: set[str] = set()  # plug-ins with a name of ours, which have been warned of
 
 
 def _pinned(budget: Budget | None = None) -> Allocator:
@@ -48,7 +56,8 @@ def make(name: str, *, budget: Budget | None = None) -> Allocator:
         ``"dontneed"`` (an arena that advises pages away on release), ``"deferred"`` (the same in
         the background), ``"recycle"`` (pages are reused warm, idle ones given back in the
         background), ``"pinned"`` (page-locked memory for GPUs: `bigmem.cuda.PinnedAllocator`), or a
-        name that a plug-in registers under the entry-point group ``bigmem.allocators``.
+        name that a plug-in registers under the entry-point group ``bigmem.allocators``. The names
+        above are bigmem's own: a plug-in that registers one is never made by it.
     budget
         Limit to keep, perhaps together with other allocators. ``"system"`` and plug-ins know of no
         budgets: what they have in use is `Limited` to what this one admits at this moment.
@@ -56,7 +65,8 @@ def make(name: str, *, budget: Budget | None = None) -> Allocator:
     Raises
     ------
     BigmemError
-        No such allocator; the message lists those that are.
+        No such allocator, in which case the message lists those that are; a name that several
+        distributions register; a plug-in that cannot be imported or made, or makes no allocator.
     """
     if budget is not None:
         if name in _KEEP_BUDGETS:
@@ -64,16 +74,56 @@ def make(name: str, *, budget: Budget | None = None) -> Allocator:
         return Limited(make(name), budget.limit, name=name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
+    return _make_plugged(name)
+
+
+def _make_plugged(name: str) -> Allocator:
+    """What a plug-in makes by this name, which is none of ours."""
     from importlib.metadata import entry_points  # 25 ms of start-up, and seldom needed
 
-    plugins = {plugin.name: plugin for plugin in entry_points(group=ENTRY_POINTS)}
-    if name not in plugins:
-        known = ", ".join(sorted({*_BUILT_IN, *plugins}))
+    plugins = entry_points(group=ENTRY_POINTS)
+    _warn_of_ours(plugins)
+    found = [plugin for plugin in plugins if plugin.name == name]
+    if not found:
+        known = ", ".join(sorted({*_BUILT_IN, *(plugin.name for plugin in plugins)}))
         raise BigmemError(f"there is no allocator called {name!r}; known are {known}")
-    allocator = plugins[name].load()()
+    if len(found) > 1:
+        clashing = " and ".join(sorted(map(_described, found)))
+        raise BigmemError(
+            f"several plug-ins register the allocator {name!r}: {clashing}; uninstall all but one"
+        )
+    (plugin,) = found
+    try:
+        allocator = plugin.load()()
+    except BigmemError:  # it tells what is wrong itself
+        raise
+    except Exception as error:
+        raise BigmemError(
+            f"the plug-in {_described(plugin)} fails: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(allocator, Allocator):
-        raise BigmemError(f"the plug-in {plugins[name].value} made no bigmem.Allocator")
+        raise BigmemError(f"the plug-in {_described(plugin)} made no bigmem.Allocator")
     return allocator
+
+
+def _warn_of_ours(plugins: Iterable[EntryPoint]) -> None:
+    """Warn once of each plug-in that nobody can have, for bigmem has an allocator of its name."""
+    for plugin in plugins:
+        described = _described(plugin)
+        if plugin.name in _BUILT_IN and described not in _told:
+            _told.add(described)
+            logging.getLogger("bigmem").warning(
+                "the plug-in %s registers the allocator %r, a name that is bigmem's own: it cannot "
+                "be had until it has another",
+                described,
+                plugin.name,
+            )
+
+
+def _described(plugin: EntryPoint) -> str:
+    """What it would import, and who installed it."""
+    whose = f" of {plugin.dist.name}" if plugin.dist is not None else ""
+    return f"{plugin.value}{whose}"
 
 
 def get_allocator() -> Allocator:

@@ -9,7 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 versions=("$@")
 [ $# -gt 0 ] || versions=(3.11 3.12 3.13)
-tests=${WHEEL_TESTS:-tests/bigmem tests/cuda tests/cli tests/formats tests/verify tests/prover/test_prove.py}
+tests=${WHEEL_TESTS:-tests/bigmem tests/cuda tests/cli tests/formats tests/verify tests/prover/test_prove.py \
+  tests/service tests/exporters tests/dask/test_plugin.py}
 work=${WHEEL_WORK:-build/wheels}
 
 fail() { echo "wheels: $*" >&2; exit 1; }
@@ -81,7 +82,8 @@ test_wheel() {
     done
     # Joined, since `set -e` means nothing on the left of the || below.
     # shellcheck disable=SC2086  # several tests
-    install "$clean" --only-binary :all: "$wheel[prover]" pytest pytest-timeout hypothesis py_ecc &&
+    install "$clean" --only-binary :all: "$wheel[prover,service,dask,monitoring]" \
+      pytest pytest-timeout hypothesis py_ecc "dask[array]" &&
       cd "$here" && python -m pytest -q -p no:cacheprovider $tests && python - <<'END'
 import bigmem, prover, sys
 assert all(sys.prefix in module.__file__ for module in (bigmem, prover)), "not the wheel's"

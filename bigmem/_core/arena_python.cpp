@@ -113,6 +113,13 @@ PyObject* budget_refresh(PyBudget* self, PyObject*) {
   return budget_limit(self, nullptr);
 }
 
+PyObject* budget_set_limit(PyBudget* self, PyObject* nbytes) {
+  const Py_ssize_t limit = PyLong_AsSsize_t(nbytes);
+  if (limit == -1 && PyErr_Occurred()) return nullptr;
+  self->budget->set_limit(static_cast<std::size_t>(limit));
+  Py_RETURN_NONE;
+}
+
 PyObject* budget_listen(PyBudget* self, PyObject*) {
   self->budget->listen();
   Py_RETURN_NONE;
@@ -135,6 +142,8 @@ PyMethodDef budget_methods[] = {
      "limit()\n--\n\nBytes at most."},
     {"refresh", reinterpret_cast<PyCFunction>(budget_refresh), METH_NOARGS,
      "refresh()\n--\n\nThe same, after reading a share of the memory again."},
+    {"set_limit", reinterpret_cast<PyCFunction>(budget_set_limit), METH_O,
+     "set_limit(limit, /)\n--\n\nAnother limit from now on, for a budget that is no share."},
     {"listen", reinterpret_cast<PyCFunction>(budget_listen), METH_NOARGS,
      "listen()\n--\n\nLet allocations return None once after each pressure event."},
     {"hear", reinterpret_cast<PyCFunction>(budget_hear), METH_NOARGS,

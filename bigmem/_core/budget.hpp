@@ -41,6 +41,8 @@ class Budget {
     if (now >= next_look_.load(std::memory_order_relaxed)) look(now);
     return !event_waits();
   }
+  // Another limit from now on; not for a share, which would be read again.
+  void set_limit(std::size_t limit) noexcept { limit_.store(limit, std::memory_order_relaxed); }
   // Reads the limit again if it is a share.
   void refresh() noexcept {
     if (percent_ <= 0) return;

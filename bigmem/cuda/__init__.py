@@ -8,10 +8,11 @@ from .captures import capturing
 from .cupy_hook import install_cupy, uninstall_cupy
 from .fences import record
 from .pinned import PinnedAllocator
-from .upload import upload
+from .upload import Uploads, upload
 
 __all__ = [
     "PinnedAllocator",
+    "Uploads",
     "capturing",
     "install_cupy",
     "record",

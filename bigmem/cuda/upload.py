@@ -6,7 +6,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from .._core import Block, CudaStage
 from ..errors import BigmemError
 from ..sizes import format_size, parse_size
 from .default import default_allocator
-from .driver import Cuda, loaded
+from .driver import loaded
 from .fences import _handle_of
 from .pinned import PinnedAllocator
 
@@ -70,67 +70,92 @@ def upload(
         The numbers or the sizes of the two sides differ, something is not contiguous, the stream
         is recording a graph, or CUDA refuses. What was submitted before happens all the same.
     """
-    size = parse_size(chunk)
-    if not isinstance(depth, int) or depth < 1 or size < 1:
-        raise BigmemError(f"depth and chunk are whole numbers from 1, not {depth!r} and {size}")
-    handle, cuda = _handle_of(stream), loaded()
-    chosen = default_allocator(stream=handle) if allocator is None else allocator
-    if not isinstance(chosen, PinnedAllocator):
-        raise BigmemError(f"allocator is a PinnedAllocator, not {chosen!r}")
-    cuda.fences.record(handle)  # before anything of ours is in a graph
-    staging = _Staging(cuda, chosen, handle, depth, -(-size // _PAGE) * _PAGE)
-    try:
-        for source, target in _pairs(host_iterable, device_buffers):
-            staging.send(source, target)
-    finally:
-        staging.close()
+    with Uploads(stream, depth, allocator=allocator, chunk=chunk) as uploads:
+        uploads.send(host_iterable, device_buffers)
 
 
-class _Staging:
-    """A pinned block, as large as what was sent so far has needed, and who copies through it."""
+class Uploads:
+    """What `upload` does, in any number of calls through the same pinned memory.
+
+    `upload` takes pinned memory at every call and releases it at the end. Where calls follow each
+    other closely, or the allocator wipes what is released, that takes as much memory again, or
+    a while. This holds one block, as large as what was sent so far has needed, until it is closed;
+    it is a context that closes itself. One thread may use it at a time.
+
+    Parameters
+    ----------
+    stream, depth, allocator, chunk
+        As in `upload`.
+    """
 
     def __init__(
-        self, cuda: Cuda, allocator: PinnedAllocator, stream: int, depth: int, chunk: int
+        self,
+        stream: Any,
+        depth: int = 2,
+        *,
+        allocator: PinnedAllocator | None = None,
+        chunk: SupportsIndex | str = _CHUNK,
     ) -> None:
-        self.cuda = cuda
-        self.allocator = allocator
-        self.stream = stream
-        self.depth = depth
-        self.chunk = chunk
-        self.piece = self.threads = 0  # what the block is for
-        self.block: Block | None = None
-        self.stage: CudaStage | None = None
+        size = parse_size(chunk)
+        if not isinstance(depth, int) or depth < 1 or size < 1:
+            raise BigmemError(f"depth and chunk are whole numbers from 1, not {depth!r} and {size}")
+        self._stream, self._cuda = _handle_of(stream), loaded()
+        chosen = default_allocator(stream=self._stream) if allocator is None else allocator
+        if not isinstance(chosen, PinnedAllocator):
+            raise BigmemError(f"allocator is a PinnedAllocator, not {chosen!r}")
+        self._allocator = chosen
+        self._depth = depth
+        self._chunk = -(-size // _PAGE) * _PAGE
+        self._piece = self._threads = 0  # what the block is for
+        self._block: Block | None = None
+        self._stage: CudaStage | None = None
 
-    def send(self, source: Bytes, target: int) -> None:
-        """Submit the copy of an array, after reading it."""
+    def send(self, host_iterable: Iterable[Any], device_buffers: Iterable[Any]) -> None:
+        """Copy arrays as `upload` does, and keep the pinned memory unless that fails."""
+        self._cuda.fences.record(self._stream)  # before anything of ours is in a graph
+        try:
+            for source, target in _pairs(host_iterable, device_buffers):
+                self._send(source, target)
+        except BaseException:
+            self.close()  # of a copy that was refused half way nobody knows when it is over
+            raise
+
+    def close(self) -> None:
+        """Release the pinned memory, which waits for the GPU; another `send` takes new."""
+        block, self._block, self._stage = self._block, None, None
+        if block is not None:
+            # Without an event it waits for all that the GPU does.
+            with suppress(BigmemError):
+                self._cuda.fences.attach(block.address, self._cuda.fences.record(self._stream))
+            block.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _send(self, source: Bytes, target: int) -> None:
         if not len(source):
             return
-        piece = max(self.piece, _doubled(len(source), self.chunk, least=_PAGE))
-        threads = max(self.threads, _doubled(-(-len(source) // self.chunk), _THREADS))
-        if self.stage is None or (piece, threads) != (self.piece, self.threads):
-            self.stage = self._grown(piece, threads)
-        self.stage.send(source.data, target)
+        piece = max(self._piece, _doubled(len(source), self._chunk, least=_PAGE))
+        threads = max(self._threads, _doubled(-(-len(source) // self._chunk), _THREADS))
+        if self._stage is None or (piece, threads) != (self._piece, self._threads):
+            self._stage = self._grown(piece, threads)
+        self._stage.send(source.data, target)
 
     def _grown(self, piece: int, threads: int) -> CudaStage:
         self.close()
-        self.piece, self.threads = piece, threads
-        self.block = self.allocator.allocate(piece * threads * self.depth)
+        self._piece, self._threads = piece, threads
+        self._block = self._allocator.allocate(piece * threads * self._depth)
         return CudaStage(
-            self.cuda.fences,
-            self.stream,
-            self.block.address,
+            self._cuda.fences,
+            self._stream,
+            self._block.address,
             piece,
             threads,
-            self.depth,
+            self._depth,
         )
-
-    def close(self) -> None:
-        """Let the block go; it waits for the GPU. Without an event, for all that the GPU does."""
-        if self.block is not None:
-            with suppress(BigmemError):
-                self.cuda.fences.attach(self.block.address, self.cuda.fences.record(self.stream))
-            self.block.release()
-        self.block = self.stage = None
 
 
 def _doubled(need: int, most: int, least: int = 1) -> int:

@@ -31,7 +31,9 @@ _SECONDS = 0.25
 # A fork or an exit waits no longer for a stats() that hangs.
 _PATIENCE = 0.25
 _MOST_ALLOCATORS = 48
+_MOST_ERRORS = 8
 _LONGEST_NAME = 64
+_LONGEST_ERROR = 120
 
 
 class Page:
@@ -104,15 +106,19 @@ class Sampler:
             thread.join(_PATIENCE)
 
     def sample(self) -> None:
-        """Write one snapshot; what an allocator raises is told in its place."""
+        """Write one snapshot; if there is none, what was raised is told in its place."""
         try:
             # Opens nothing: a program that closes all descriptors would close that too, and we then
             # one of its own. The reader looks up what the process has in memory.
             content = held()
             content["allocators"] = _bounded(content["allocators"])
+            content["errors"] = {
+                name[:_LONGEST_NAME]: told[:_LONGEST_ERROR]
+                for name, told in list(content["errors"].items())[:_MOST_ERRORS]
+            }
             self._page.write(content)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"[:_LONGEST_NAME]
+            told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
             self._page.write({"process": os.getpid(), "error": told})
 
     def _run(self, wake: threading.Event) -> None:

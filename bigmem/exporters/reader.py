@@ -86,6 +86,7 @@ class Watched:
         if not is_snapshot(content):
             raise BigmemError(f"process {self.process} publishes what this bigmem cannot read")
         content["resident"] = self.resident() or 0
+        content.setdefault("errors", {})  # which an older bigmem did not tell
         return cast(Snapshot, content)
 
     def resident(self) -> int | None:
@@ -147,13 +148,15 @@ def content_of(file: int) -> _Figures | None:
 def is_snapshot(content: Mapping[str, Any]) -> bool:
     """Whether all is there that `held` tells, and of the right kind."""
     numbers = all(_is_number(content.get(key)) for key in ("time", "monotonic"))
-    allocators = content.get("allocators")
+    allocators, errors = content.get("allocators"), content.get("errors", {})
     return (
         numbers
         and _is_number(content.get("resident", 0))
         and _are_figures(content.get("total"))
         and isinstance(allocators, dict)
         and all(_are_figures(figures) for figures in allocators.values())
+        and isinstance(errors, dict)
+        and all(isinstance(told, str) for told in errors.values())
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
+from functools import reduce
 from numbers import Integral
 from typing import Any, TypedDict, cast
 
@@ -22,7 +23,8 @@ class Snapshot(TypedDict):
 
     `process` is its number, `time` seconds since 1970, `monotonic` those of `time.monotonic`,
     `resident` the bytes of the whole process that are in memory; `total` is `bigmem.stats`, and
-    `allocators` the part of each name.
+    `allocators` the part of each name. Allocators that fail to tell are in neither: `errors` has
+    what they raised, by name.
     """
 
     process: int
@@ -31,6 +33,7 @@ class Snapshot(TypedDict):
     resident: int
     total: Figures
     allocators: dict[str, Figures]
+    errors: dict[str, str]
 
 
 def snapshot() -> Snapshot:
@@ -44,22 +47,30 @@ def snapshot() -> Snapshot:
 
 def held() -> dict[str, Any]:
     """A snapshot but for what the process has in memory: nothing is opened for it."""
-    named = by_name()
+    named, errors = by_name()
     return {
         "process": os.getpid(),
         "time": time.time(),
         "monotonic": time.monotonic(),
-        "total": _figures(sum(named.values(), AllocatorStats())),
-        "allocators": {name: _figures(stats) for name, stats in named.items()},
+        "total": reduce(_sum, named.values(), _figures(AllocatorStats())),
+        "allocators": named,
+        "errors": errors,
     }
 
 
-def by_name() -> Mapping[str, AllocatorStats]:
-    """The stats of the open allocators that stand on no other, by name."""
-    found: dict[str, AllocatorStats] = {}
+def by_name() -> tuple[dict[str, Figures], dict[str, str]]:
+    """The figures of the open allocators that stand on no other, and what those that fail raise."""
+    found: dict[str, Figures] = {}
+    errors: dict[str, str] = {}
     for allocator in at_the_bottom():
-        found[allocator.name] = found.get(allocator.name, AllocatorStats()) + allocator.stats()
-    return found
+        name = allocator.name
+        try:
+            figures = _figures(allocator.stats())
+        except Exception as error:  # of others' allocators: the rest must be told all the same
+            errors[name] = f"{type(error).__name__}: {error}"
+            continue
+        found[name] = _sum(found[name], figures) if name in found else figures
+    return found, errors
 
 
 def at_the_bottom() -> list[Allocator]:
@@ -73,6 +84,13 @@ def _figures(stats: AllocatorStats) -> Figures:
     }
 
 
+def _sum(one: Figures, other: Figures) -> Figures:
+    return {key: one[key] + other[key] for key in one}
+
+
 def _plain(value: Any) -> int | float:
     """As JSON has it: an allocator of others' may count in NumPy's numbers."""
-    return int(value) if isinstance(value, Integral) else float(value)
+    number = int(value) if isinstance(value, Integral) else float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"a figure is {number}")
+    return number

@@ -35,6 +35,14 @@ def rows(shown: Snapshot) -> list[list[str]]:
     return [[*_HEADS], *([one_line(name), *_cells(figures)] for name, figures in named)]
 
 
+def failures(shown: Snapshot) -> list[str]:
+    """A line for each allocator that could not be asked."""
+    return [
+        f"{one_line(name)} cannot tell its figures: {one_line(told)}"
+        for name, told in shown["errors"].items()
+    ]
+
+
 def plain(shown: Snapshot) -> str:
     """Lines of text."""
     lines = rows(shown)
@@ -48,6 +56,7 @@ def plain(shown: Snapshot) -> str:
                 ).rstrip()
                 for line in lines
             ),
+            *failures(shown),
         ]
     )
 
@@ -60,7 +69,12 @@ def table(shown: Snapshot) -> Table:
 
     heads, *body = rows(shown)
     made = Table(
-        title=Text(title(shown)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1)
+        title=Text(title(shown)),
+        title_justify="left",
+        caption=Text("\n".join(failures(shown))),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
     )
     for number, head in enumerate(heads):
         made.add_column(head, justify="right" if number else "left")

@@ -40,6 +40,11 @@ class Limited(Wrapper):
         """Bytes that count against the limit now."""
         return self._budget.used()
 
+    def _set_limit(self, nbytes: int) -> None:
+        """Another limit; live blocks may be beyond it."""
+        self.limit = nbytes
+        self._budget.set_limit(min(nbytes, sys.maxsize))
+
     def allocate(
         self, nbytes: SupportsIndex | str, *, alignment: int = 64, zeroed: bool = False
     ) -> Block:

@@ -22,7 +22,8 @@ GROUPS = ("NTT/MSM-H", "B in G2", "epilogue")
 
 PHASES = ("split vectors", "prep MSM", "batch addition", "tail MSMs")
 """Layers in a stage that is a sum: the scalars are told apart into zeros, ones and others, the
-others are cut into digits, then the points of the ones are added up and those of the others."""
+others are cut into digits, then the points of the ones are added up and those of the others.
+Points that are not where they are added up come there in ``prep MSM``."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Backend(ABC):
 
         It is the layer ``sums``. Its stages inside are ``witness``, ``sparse``, ``ntt``, and ``msm
         H``, ``A``, ``B1``, ``B2``, ``C``; around some of them are `GROUPS`, in the sums `PHASES`.
+        A device may have to get its kernels ready before them, which is a stage ``kernels``.
         The witness and the key, which are mapped files, lose their resident pages.
 
         Parameters

@@ -34,7 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="the token that requests must carry; else that in the environment's PROVER_TOKEN",
+        help="the token that requests must carry; else that in the environment's PROVER_TOKEN, "
+        "which this user's other processes can read",
     )
     parser.add_argument(
         "--queue",
@@ -63,6 +64,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep accepted jobs, witnesses included, and answers there, so that they outlive the "
         "server",
+    )
+    parser.add_argument(
+        "--proof-timeout",
+        type=_options.number(1, 10**7),
+        metavar="SECONDS",
+        help="end a worker that has been at a proof for so long; its job is tried once more",
     )
     parser.add_argument(
         "--allocator",
@@ -99,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         grace=arguments.grace,
         spool=arguments.spool,
+        proof_timeout=arguments.proof_timeout,
         worker=WorkerSettings(
             folder=str(_folder(arguments.keys)),
             allocator=arguments.allocator,
@@ -109,10 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
         ),
     )
     _log_to_stderr()
-    lost = asyncio.run(server.serve(settings, on_ready=_tell))
-    if lost:
-        warn(f"{lost} accepted jobs end without an answer that anyone has fetched")
-    return 0
+    lost = asyncio.run(server.serve(settings, on_ready=_tell, on_end=_tell_lost))
+    return 1 if lost else 0
 
 
 def _folder(path: Path) -> Path:
@@ -130,6 +136,11 @@ def _log_to_stderr() -> None:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
+
+
+def _tell_lost(lost: int) -> None:
+    if lost:
+        warn(f"{lost} accepted jobs end without an answer that anyone has fetched")
 
 
 def _tell(ready: "Ready") -> None:

@@ -38,7 +38,9 @@ def is_loopback(address: str) -> bool:
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token in a file, else in the environment, which then no longer holds it; else None.
+    """The token in a file, else in the environment, from which no child inherits it; else None.
+
+    What this process was started with stays in /proc/PID/environ, for its own user and root.
 
     Raises
     ------

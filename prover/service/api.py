@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from bigmem import osmem
 from prover.service import page
@@ -25,6 +26,8 @@ from prover.service.uploads import receive
 
 LONGEST_WAIT = 300.0
 """Seconds that a request may wait for its job to end."""
+SILENCE = 60.0
+"""Seconds for which a worker that works may leave a question unanswered."""
 
 _log = logging.getLogger(__name__)
 _OPEN = ("/", "/healthz", "/readyz")
@@ -58,9 +61,9 @@ class Api:
     bad_keys: dict[str, str]
     ready: bool = False
 
-    def application(self) -> web.Application:
-        """The application with all routes."""
-        application = web.Application(middlewares=[self._answer_errors])
+    def application(self, *middlewares: Middleware) -> web.Application:
+        """The application with all routes, inside of what else every request passes."""
+        application = web.Application(middlewares=[*middlewares, self._answer_errors])
         # HEAD would take an answer for fetched.
         application.add_routes(
             [
@@ -87,17 +90,18 @@ class Api:
                 self.guard.check(request.headers)
             return await handler(request)
         except Refusal as refusal:
-            return self._refused(refusal)
+            return self.refused(refusal)
         except web.HTTPException as error:  # no such path, no such method
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            return self._refused(Refusal(error.status, error.reason.lower(), **headers))
+            return self.refused(Refusal(error.status, error.reason.lower(), **headers))
         except ConnectionError:  # the client is gone; whatever is answered, nobody hears it
             raise
         except Exception:
             _log.exception("a defect")
-            return self._refused(Refusal(500, "a defect of the server; its log says more"))
+            return self.refused(Refusal(500, "a defect of the server; its log says more"))
 
-    def _refused(self, refusal: Refusal) -> web.Response:
+    def refused(self, refusal: Refusal) -> web.Response:
+        """The answer that says so."""
         self.metrics.refused(refusal.status)
         return _json({"error": refusal.reason}, refusal.status, refusal.headers)
 
@@ -106,7 +110,7 @@ class Api:
     async def _submit(self, request: web.Request) -> web.Response:
         if not self.ready:
             raise Refusal(503, "the keys are being checked; try again soon", Retry_After="1")
-        with self.jobs.place():
+        async with self.jobs.place():
             job = Job(*await receive(request, self.keys))
             try:
                 await self.jobs.accept(job)
@@ -121,10 +125,13 @@ class Api:
         if seconds := _seconds(request.query.get("wait", "0")):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(job.ended.wait(), seconds)
+        look = await self.worker.look() if job is self.jobs.running else None
+        # Nothing is awaited from here on: the job could end between what is told and what counts.
         shown = self._shown(job)
         if job is self.jobs.running:
-            shown["progress"] = self._progress(job, await self.worker.look())
-        return await self._sent(request, job, _json(shown), "proof", "public")
+            shown["progress"] = self._progress(job, look)
+        parts = ("proof", "public") if shown["state"] in FINAL else ()
+        return await self._sent(request, job, _json(shown), *parts)
 
     async def _proof(self, request: web.Request) -> web.StreamResponse:
         job = self._done(request)
@@ -152,11 +159,9 @@ class Api:
         self, request: web.Request, job: Job, response: web.Response, *parts: str
     ) -> web.StreamResponse:
         """Send an answer, and only then take it for fetched."""
-        final = job.state in FINAL
         await response.prepare(request)
         await response.write_eof()
-        if final:
-            await self.jobs.fetched(job, *parts)
+        await self.jobs.fetched(job, *parts)
         return response
 
     def _shown(self, job: Job) -> dict[str, Any]:
@@ -201,9 +206,12 @@ class Api:
         return _json({"healthy": True})
 
     async def _readiness(self, request: web.Request) -> web.Response:
-        if self._takes_jobs:
+        silence = self.worker.silence()
+        if self._takes_jobs and silence < SILENCE:
             return _json({"ready": True})
         reason = "the server is stopping" if self.jobs.closed else "no worker has checked the keys"
+        if self._takes_jobs:
+            reason = f"the worker has been silent for {silence:.0f} s"
         return _json({"ready": False, "reason": reason}, 503)
 
     @property

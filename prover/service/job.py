@@ -21,6 +21,8 @@ class State(StrEnum):
 
 
 FINAL = (State.DONE, State.FAILED, State.CANCELLED)
+_OWN_BYTES = 2048
+"""Of memory that a job takes beside its texts, with its place among the jobs; rounded up."""
 
 
 @dataclass(eq=False)
@@ -39,6 +41,8 @@ class Job:
         By `time.monotonic`, of the last try.
     tries
         How often a worker was asked.
+    starts
+        How often no worker could be started for it.
     error, reason
         Of a job that failed: the kind of error and a line.
     proof, public
@@ -56,6 +60,7 @@ class Job:
     finished: float = 0.0
     seconds: float = 0.0
     tries: int = 0
+    starts: int = 0
     error: str = ""
     reason: str = ""
     proof: str = ""
@@ -65,5 +70,10 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Of the answer."""
-        return len(self.proof) + len(self.public)
+        """Of memory, once the job has ended: one without a proof is not free."""
+        return _OWN_BYTES + len(self.proof) + len(self.public) + len(self.reason)
+
+    @property
+    def spare(self) -> bool:
+        """Whether it may be forgotten early: it has ended, and no proof is lost with it."""
+        return self.state in FINAL and not (self.state is State.DONE and self.unfetched)

@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from prover.service.job import FINAL, Job, State
@@ -13,9 +13,11 @@ from prover.service.refusal import Refusal
 from prover.service.spool import Spool
 
 ANSWER_BYTES = 256 << 20
-"""Of kept answers; beyond, no more jobs come in."""
+"""Of jobs that have ended; beyond, no more come in before some of them are forgotten."""
 TRIES = 2
 """How often a job is begun: what ended the first worker may have been meant for another."""
+STARTS = 60
+"""How often a start, of which there is one a second, may fail before the job that wants it does."""
 _RECENT = 20
 
 
@@ -63,14 +65,14 @@ class Jobs:
 
     # What clients do
 
-    @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
         """Hold a place in the queue while a job arrives.
 
         Raises
         ------
         Refusal
-            No place is free, too many answers are kept, or the server is stopping.
+            No place is free, too many proofs wait to be fetched, or the server is stopping.
         """
         self._refuse_if_closed()
         if len(self._waiting) + self.arriving >= self.limit:
@@ -79,9 +81,9 @@ class Jobs:
                 f"the queue is full ({self.limit} jobs); try again later",
                 Retry_After=str(self._patience()),
             )
-        self._refuse_if_laden()
         self.arriving += 1
         try:
+            await self._make_room()
             yield
         finally:
             self.arriving -= 1
@@ -122,9 +124,7 @@ class Jobs:
     async def cancel(self, job: Job) -> None:
         """Cancel a job that waits, discard what comes of one that runs, forget one that ended."""
         if job.state in FINAL:
-            del self._jobs[job.id]
-            self._answer_bytes -= job.nbytes
-            await self._forget(job)
+            await self._drop(job)
         elif job.state in (State.QUEUED, State.RUNNING):
             waits = job.state is State.QUEUED
             if waits:
@@ -179,9 +179,18 @@ class Jobs:
             {"id": job.id[:8], "key": job.key, "seconds": seconds, "layers": layers}
         )
 
-    async def again(self, job: Job) -> None:
-        """Put the running job back to the head of the queue."""
+    async def again(self, job: Job, *, unasked: bool = False) -> None:
+        """Put the running job back to the head of the queue.
+
+        Parameters
+        ----------
+        unasked
+            No worker was asked, so that it was no try.
+        """
         self.running = None
+        if unasked:
+            job.tries -= 1
+            job.starts += 1
         if job.state is State.CANCELLING:
             await self.end(job, State.CANCELLED)
             return
@@ -212,7 +221,7 @@ class Jobs:
         oldest = time.time() - self.keep
         for job in [job for job in self._jobs.values() if job.state in FINAL]:
             if job.finished < oldest:
-                await self.cancel(job)
+                await self._drop(job)
 
     async def settled(self) -> None:
         """Wait until every accepted job has ended."""
@@ -261,9 +270,25 @@ class Jobs:
         each: list[float] = [one["seconds"] for one in self.recent]
         return min(600, max(1, math.ceil(sum(each) / max(1, len(each)))))
 
-    def _refuse_if_laden(self) -> None:
-        if self._answer_bytes > ANSWER_BYTES:
-            raise Refusal(429, "too many answers are kept; delete those you have", Retry_After="60")
+    async def _make_room(self) -> None:
+        """Forget the earliest with which no proof is lost, until the rest is within the bound."""
+        if self._answer_bytes <= ANSWER_BYTES:
+            return
+        for job in list(self._jobs.values()):
+            if job.spare:
+                await self._drop(job)
+                if self._answer_bytes <= ANSWER_BYTES:
+                    return
+        raise Refusal(
+            429, "too many proofs wait to be fetched; fetch or delete yours", Retry_After="60"
+        )
+
+    async def _drop(self, job: Job) -> None:
+        """Forget a job that has ended, unless someone else does so at this moment."""
+        if self._jobs.pop(job.id, None) is not None:
+            self._answer_bytes -= job.nbytes
+            await self._forget(job)
+            await self._tell()
 
     async def _on_disk(self, operation: Callable[..., None], *arguments: Any) -> None:
         """Do one thing with the spool, after whatever came before it."""

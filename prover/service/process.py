@@ -21,6 +21,10 @@ class WorkerDied(Exception):
     """The worker process ended before it had answered."""
 
 
+class WorkerNotStarted(WorkerDied):
+    """There is no process for now: descriptors, memory or processes are short."""
+
+
 class WorkerUnusable(ProverError):
     """The worker process cannot serve with these settings on this machine."""
 
@@ -40,6 +44,7 @@ class WorkerProcess:
         self._requests: socket.socket | None = None
         self._answer: asyncio.Future[Message] | None = None
         self._looked: asyncio.Future[Message | None] | None = None
+        self._look_began = 0.0
         self._reader: asyncio.Task[None] | None = None
         self._began = 0.0
         self.starts = 0
@@ -56,17 +61,35 @@ class WorkerProcess:
         ------
         WorkerUnusable
             It refuses the settings.
-        WorkerDied
+        WorkerNotStarted
+            Later it may.
         """
         if self.running:
             return
         await asyncio.sleep(self._began + 1 - time.monotonic())
         self._began = time.monotonic()
-        self.starts += 1
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if self._requests is not None:
             self._requests.close()
-        self._requests = ours
+            self._requests = None
+        try:
+            process = await self._spawn()
+        except (OSError, RuntimeError, MemoryError) as error:  # RuntimeError: no thread for it
+            reason = (getattr(error, "strerror", None) or str(error) or "out of memory").lower()
+            raise WorkerNotStarted(f"no worker process can be started: {reason}") from None
+        self.starts += 1
+        self._process = process
+        self._answer = asyncio.get_running_loop().create_future()
+        self._reader = asyncio.create_task(self._read(process))
+        self._send(asdict(self._settings))
+        try:
+            started = await self._answer
+        except WorkerDied as error:
+            raise WorkerNotStarted(f"{error} before it took anything") from None
+        if "refused" in started:
+            raise WorkerUnusable(started["reason"])
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
@@ -79,27 +102,28 @@ class WorkerProcess:
                         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
                     },
                 )
-        except OSError as error:
-            raise WorkerDied(f"no worker process can be started: {error.strerror}") from None
-        self._process = process
-        self._answer = asyncio.get_running_loop().create_future()
-        self._reader = asyncio.create_task(self._read(process))
-        with contextlib.suppress(OSError):
-            ours.send(json.dumps(asdict(self._settings)).encode())
-        started = await self._answer
-        if "refused" in started:
-            raise WorkerUnusable(started["reason"])
+        except BaseException:
+            ours.close()  # which ends a process that was made before something else failed
+            raise
+        self._requests = ours
+        return process
 
-    async def ask(self, request: Message, descriptor: int | None = None) -> Message:
+    async def ask(
+        self, request: Message, descriptor: int | None = None, *, limit: float | None = None
+    ) -> Message:
         """Ask for one thing, and wait for the answer; one at a time.
 
         Parameters
         ----------
         descriptor
             A file that goes with the request.
+        limit
+            Seconds from the request on after which a worker that has not answered is killed.
 
         Raises
         ------
+        WorkerNotStarted
+            It was not asked.
         WorkerDied
             Also if it cannot be started any more.
         """
@@ -107,33 +131,55 @@ class WorkerProcess:
             await self.start()
         except WorkerUnusable as error:
             raise WorkerDied(str(error)) from None
-        assert self._requests is not None
         self._answer = asyncio.get_running_loop().create_future()
-        descriptors = [] if descriptor is None else [descriptor]
+        self._send(request, *([] if descriptor is None else [descriptor]))
+        try:
+            async with asyncio.timeout(limit):
+                return await self._answer
+        except TimeoutError:
+            await self._end()
+            raise WorkerDied(
+                f"the worker process was ended, as it had no answer after {limit:g} s"
+            ) from None
+
+    def _send(self, request: Message, *descriptors: int) -> None:
+        assert self._requests is not None
         with contextlib.suppress(OSError):  # it has just died: the reader says so
             socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
-        return await self._answer
 
     async def look(self) -> Message | None:
         """What the worker holds and does at this moment; None if it does not answer soon."""
         if not self.running:
             return None
-        assert self._requests is not None
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._look()), _LOOK_SECONDS)
+        except TimeoutError:
+            return None
+
+    def silence(self) -> float:
+        """Seconds for which a question is unanswered; if there is none, one is asked now."""
+        if not self.running:
+            return 0.0
+        self._look()
+        return time.monotonic() - self._look_began
+
+    def _look(self) -> asyncio.Future[Message | None]:
+        """The answer to a question that is under way, or to a new one."""
         # One request at a time, whoever waits: a worker that is stopped gathers no backlog.
         if self._looked is None or self._looked.done():
             self._looked = asyncio.get_running_loop().create_future()
-            with contextlib.suppress(OSError):
-                self._requests.send(b'{"do": "look"}')
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._looked), _LOOK_SECONDS)
-        except TimeoutError:
-            return None
+            self._look_began = time.monotonic()
+            self._send({"do": "look"})
+        return self._looked
 
     async def stop(self) -> None:
         """End the process, whatever it is doing."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
+        await self._end()
+
+    async def _end(self) -> None:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

@@ -18,11 +18,12 @@ from bigmem.terminal import one_line
 from prover.errors import ProverError, UsageError
 from prover.service import access, keys
 from prover.service.api import Api
-from prover.service.job import Job, State
-from prover.service.jobs import TRIES, Jobs
+from prover.service.connections import Connections, limit_for
+from prover.service.job import FINAL, Job, State
+from prover.service.jobs import STARTS, TRIES, Jobs
 from prover.service.keys import KeyFacts
 from prover.service.metrics import Metrics
-from prover.service.process import WorkerDied, WorkerProcess
+from prover.service.process import WorkerDied, WorkerNotStarted, WorkerProcess
 from prover.service.protocol import WorkerSettings
 from prover.service.spool import Spool
 
@@ -53,6 +54,8 @@ class Settings:
         How long answers can still be fetched when everything else has ended.
     spool
         Directory in which jobs and answers outlive the server, or None.
+    proof_timeout
+        What a proof may take before its worker is taken for one that hangs; None for any time.
     worker
         What the worker process is started with.
     """
@@ -65,6 +68,7 @@ class Settings:
     keep: float = 3600.0
     grace: float = 60.0
     spool: Path | None = None
+    proof_timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -88,15 +92,23 @@ class Ready:
     answers: int
 
 
-async def serve(settings: Settings, *, on_ready: Callable[[Ready], None]) -> int:
+async def serve(
+    settings: Settings, *, on_ready: Callable[[Ready], None], on_end: Callable[[int], None]
+) -> int:
     """Run a server until a signal has stopped it.
 
     SIGTERM or SIGINT: no more jobs are taken, those accepted are finished, answers can be fetched
     for the grace time unless they are in a spool. A second signal ends it at once.
 
+    Parameters
+    ----------
+    on_end
+        Told at the end, however it comes, how many accepted jobs are left without an answer that
+        anyone has had, or will have.
+
     Returns
     -------
-    How many accepted jobs are left without an answer that anyone has had, or will have.
+    The same number, where nothing failed.
 
     Raises
     ------
@@ -108,13 +120,13 @@ async def serve(settings: Settings, *, on_ready: Callable[[Ready], None]) -> int
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_HELPERS, "helper"))
     stop = _Stop()
     server = _Server(settings)
-    try:
-        await server.run(listeners, stop, on_ready)
-    finally:
-        await server.close()
-        stop.close()
+    async with contextlib.AsyncExitStack() as ending:  # each of these, whatever the others do
+        ending.callback(lambda: on_end(server.lost()))
         for listener in listeners:
-            listener.close()
+            ending.callback(listener.close)
+        ending.callback(stop.close)
+        ending.push_async_callback(server.close)
+        await server.run(listeners, stop, on_ready)
     return server.lost()
 
 
@@ -127,31 +139,32 @@ class _Server:
             limit=settings.queue, keep=settings.keep, spool=self._spool, on_end=self._ended
         )
         self._worker = WorkerProcess(settings.worker)
+        self._files: dict[str, Any] = {}
+        """What tells each key's file from one that takes its place, as the worker put it."""
         self._api = Api(
             self._jobs, self._worker, self._metrics, access.Guard(settings.token), {}, {}
         )
+        self._connections = Connections(limit_for(settings.queue), self._api.refused)
         self._runner = web.AppRunner(
-            self._api.application(),
-            access_log=None,
-            auto_decompress=False,
-            shutdown_timeout=_LAST_ANSWERS_SECONDS,
+            self._api.application(self._connections.note), shutdown_timeout=_LAST_ANSWERS_SECONDS
         )
 
     async def run(
         self, listeners: list[socket.socket], stop: "_Stop", on_ready: Callable[[Ready], None]
     ) -> None:
         await self._runner.setup()
-        for listener in listeners:
-            await web.SockSite(self._runner, listener).start()
-        async with _ended_with(self._begin(on_ready, listeners)) as beginning:
-            await stop.wait_or(beginning)
-        if not self._api.ready:
-            return
-        async with _ended_with(self._work()) as work, _ended_with(self._tidy()):
-            if not stop.asked:
-                await stop.wait_or(work)
-            async with _ended_with(self._drain()) as drain:
-                await stop.wait_or(drain, work)
+        assert self._runner.server is not None
+        accepting = self._connections.accept(listeners, self._runner.server)
+        async with _ended_with(accepting) as accept:
+            async with _ended_with(self._begin(on_ready, listeners)) as beginning:
+                await stop.wait_or(beginning, accept)
+            if not self._api.ready:
+                return
+            async with _ended_with(self._work()) as work, _ended_with(self._tidy()) as tidy:
+                if not stop.asked:
+                    await stop.wait_or(work, tidy, accept)
+                async with _ended_with(self._drain()) as drain:
+                    await stop.wait_or(drain, work, tidy, accept)
 
     async def close(self) -> None:
         await self._runner.cleanup()
@@ -203,13 +216,20 @@ class _Server:
                 self._api.bad_keys[shown] = answer["reason"]
             else:
                 self._api.keys[name] = KeyFacts(**answer["key"])
+                self._files[name] = answer["file"]
 
     # The work
 
     async def _work(self) -> None:
         while True:
             job = await self._jobs.next()
-            await self._prove(job)
+            try:
+                await self._prove(job)
+            except Exception:  # of one job; the others are to be answered
+                _log.exception("job %s: a defect", job.id[:8])
+                if job.state not in FINAL:
+                    reason = "a defect of the server; its log says more"
+                    await self._jobs.end(job, State.FAILED, error="Defect", reason=reason)
 
     async def _prove(self, job: Job) -> None:
         assert job.witness is not None
@@ -217,9 +237,18 @@ class _Server:
             reason = f"there is no usable key {job.key!r} any more"
             await self._jobs.end(job, State.FAILED, error="UnknownKey", reason=reason)
             return
-        request = {"do": "prove", "key": job.key}
+        request = {"do": "prove", "key": job.key, "file": self._files[job.key]}
+        limit = self._settings.proof_timeout
         try:
-            answer = await self._worker.ask(request, job.witness.fileno())
+            answer = await self._worker.ask(request, job.witness.fileno(), limit=limit)
+        except WorkerNotStarted as error:
+            _log.warning("job %s waits: %s", job.id[:8], error)
+            if job.starts < STARTS:
+                await self._jobs.again(job, unasked=True)
+            else:
+                reason = f"{error}; so it was for {job.starts} s"
+                await self._jobs.end(job, State.FAILED, error="WorkerNotStarted", reason=reason)
+            return
         except WorkerDied as error:
             _log.warning("job %s: %s", job.id[:8], error)
             if job.tries < TRIES:

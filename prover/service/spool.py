@@ -77,7 +77,7 @@ class Spool:
             finally:
                 os.close(descriptor)
             self._write(f"{job.id}.job", {"id": job.id, "key": job.key, "created": job.created})
-        except OSError:
+        except BaseException:
             self.forget(job.id)
             raise
 
@@ -94,7 +94,8 @@ class Spool:
     def forget(self, name: str) -> None:
         """Remove all of a job."""
         # The job first: without it the witness is nobody's.
-        self._remove(f"{name}.job", f"{name}.wtns", f"{name}.answer")
+        files = ("job", "wtns", "answer", "job.tmp", "answer.tmp")
+        self._remove(*(f"{name}.{suffix}" for suffix in files))
 
     def load(self) -> Iterator[Job]:
         """The jobs and answers that are there, the earliest first; leftovers are removed.
@@ -138,11 +139,15 @@ class Spool:
         """Make a file that appears whole and is on the disk."""
         temporary = self._folder / f"{name}.tmp"
         descriptor = os.open(temporary, _CREATE, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(fields).encode())
-            file.flush()
-            os.fsync(descriptor)
-        temporary.replace(self._folder / name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps(fields).encode())
+                file.flush()
+                os.fsync(descriptor)
+            temporary.replace(self._folder / name)
+        except BaseException:  # on a full disk, what is left would keep it full
+            self._remove(temporary.name)
+            raise
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import json
 import math
@@ -10,7 +9,7 @@ import reprlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from aiohttp import BodyPartReader, ClientError, web
+from aiohttp import BodyPartReader, ClientError, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
 from prover.errors import ProverError
@@ -19,12 +18,15 @@ from prover.service.refusal import Refusal
 from prover.service.secret import SecretFile, mapped_witness
 
 PIECE_BYTES = 1 << 16
+"""Of what is read, and of base64, at once; a multiple of 4."""
 _ROOM = 1 << 14
 """Bytes of a request that are neither key nor witness: names, boundaries, white space."""
 _NAME_BYTES = 200
 _PATIENCE_SECONDS = 30
 _SLOWEST = 1 << 20
 """Bytes a second that a client must send, beyond the first seconds."""
+_NO_FIELDS = "the body is no object of exactly key and witness"
+_NO_BASE64 = "witness is not a string of base64"
 
 
 async def receive(request: web.Request, keys: Mapping[str, KeyFacts]) -> tuple[str, SecretFile]:
@@ -34,6 +36,14 @@ async def receive(request: web.Request, keys: Mapping[str, KeyFacts]) -> tuple[s
     ------
     Refusal
     """
+    try:
+        return await _received(request, keys)
+    except OSError as error:  # of the file in memory; those of the connection are told by then
+        problem = (error.strerror or str(error)).lower()
+        raise Refusal(503, f"the witness cannot be kept: {problem}", Retry_After="60") from None
+
+
+async def _received(request: web.Request, keys: Mapping[str, KeyFacts]) -> tuple[str, SecretFile]:
     _refuse_encoding(request)
     largest = max(facts.witness_bytes for facts in keys.values())
     secret = SecretFile()
@@ -79,36 +89,45 @@ async def _receive_json(
         if len(body) + len(piece) > limit:
             raise _too_large(limit)
         body += piece
-    fields = _fields(body)
-    body[:] = bytes(len(body))
+    fields = await asyncio.to_thread(_fields, body)
     name = _known(fields["key"], keys)
     size = keys[name].witness_bytes
     text = fields["witness"]
     if not isinstance(text, str):
-        raise Refusal(422, "witness is not a string of base64")
+        raise Refusal(422, _NO_BASE64)
     if len(text) > 4 * math.ceil(size / 3):
         raise _witness_too_large(name, size)
-    try:
-        secret.write(base64.b64decode(text, validate=True))
-    except (ValueError, binascii.Error):
-        raise Refusal(422, "witness is not a string of base64") from None
+    if text.find("=", 0, -2) >= 0:  # which ends a piece, but not the text
+        raise Refusal(422, _NO_BASE64)
+    for start in range(0, len(text), PIECE_BYTES):
+        try:
+            piece = base64.b64decode(text[start : start + PIECE_BYTES], validate=True)
+        except ValueError:
+            raise Refusal(422, _NO_BASE64) from None
+        secret.write(piece)
+        await asyncio.sleep(0)  # others have their turn
     return name
 
 
 def _fields(body: bytearray) -> dict[str, Any]:
+    """The members of the body, which is emptied.
+
+    What else JSON can say is refused before it is decoded: lists and objects take many times the
+    memory of their text, and one character beyond Latin 1 makes all others four times as wide.
+    """
+    if body.count(b"{") > 1 or body.count(b",") > 1 or b"[" in body:
+        raise Refusal(422, _NO_FIELDS)
     try:
-        fields = json.loads(body, object_pairs_hook=_unique)
-    except (ValueError, RecursionError):
-        raise Refusal(400, "the body is no JSON, or names a field twice") from None
+        if body.count(b"\\u") > body.count(b"\\u00"):
+            raise ValueError
+        text = body.decode("ascii")
+        body.clear()
+        fields = json.loads(text)
+    except ValueError:
+        raise Refusal(400, "the body is no JSON, or goes beyond ASCII") from None
     if not isinstance(fields, dict) or set(fields) != {"key", "witness"}:
-        raise Refusal(422, "the body is no object of exactly key and witness")
+        raise Refusal(422, _NO_FIELDS)
     return fields
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError
-    return dict(pairs)
 
 
 async def _receive_form(
@@ -134,10 +153,17 @@ async def _receive_form(
 
 async def _parts(request: web.Request) -> AsyncIterator[BodyPartReader]:
     reader = await request.multipart()
-    while (part := await reader.next()) is not None:
+    while (part := await _next_part(reader)) is not None:
         if not isinstance(part, BodyPartReader):
             raise Refusal(422, "the form has a form inside")
         yield part
+
+
+async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
+    try:
+        return await reader.next()
+    except RuntimeError as error:  # the part _charset_ names none
+        raise ValueError from error
 
 
 async def _pieces(part: BodyPartReader, limit: int, key: str | None) -> AsyncIterator[bytes]:

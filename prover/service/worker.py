@@ -26,11 +26,11 @@ from bigmem import osmem
 from bigmem.layers import Span, observe
 from prover.backends import GPU_DOMAIN, GPU_WORK, get_backend
 from prover.backends.base import Backend
-from prover.errors import ProverError, UsageError
+from prover.errors import FileError, ProverError, UnreadableFile, UsageError
 from prover.formats import proof_json
 from prover.formats.zkey import ProvingKey
 from prover.pipeline import single
-from prover.service.keys import KeyFacts, locate
+from prover.service.keys import SUFFIX, KeyFacts, locate
 from prover.service.protocol import (
     LARGEST_REQUEST,
     Message,
@@ -39,6 +39,10 @@ from prover.service.protocol import (
     write_answer,
 )
 from prover.service.secret import mapped_witness
+
+
+class ChangedKey(FileError):
+    """A key's file is not the one that was checked when the server started."""
 
 
 class Worker:
@@ -110,8 +114,8 @@ class Worker:
     def _answer(self, request: Message, descriptors: list[int]) -> Message:
         try:
             if request["do"] == "open":
-                return {"key": asdict(self._open(request["key"]))}
-            return self._prove(request["key"], *descriptors)
+                return self._open(request["key"])
+            return self._prove(request["key"], request["file"], *descriptors)
         except (ProverError, MemoryError) as error:
             # The names of these errors are part of the API.
             return refusal(type(error).__name__, str(error) or "not enough memory")
@@ -126,20 +130,33 @@ class Worker:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _open(self, name: str) -> KeyFacts:
-        key = self._key(name)
+    def _open(self, name: str) -> Message:
+        place = locate(Path.cwd(), name)
+        # Before it is opened: one that is exchanged meanwhile is then one that has changed.
+        file = _identity(place)
+        self._keys[name] = key = ProvingKey.open(place)
         key.check(threads=self._settings.threads)
-        return KeyFacts.of(key)
+        return {"key": asdict(KeyFacts.of(key)), "file": file}
 
-    def _key(self, name: str) -> ProvingKey:
+    def _key(self, name: str, file: list[int]) -> ProvingKey:
+        """The key that was checked; a worker that takes another's place opens it again.
+
+        Raises
+        ------
+        ChangedKey
+        """
         if name not in self._keys:
-            self._keys[name] = ProvingKey.open(locate(Path.cwd(), name))
+            place = locate(Path.cwd(), name)
+            key = ProvingKey.open(place)
+            if _identity(place) != file:  # after it was opened, for the same reason
+                raise ChangedKey(name + SUFFIX, "the key has changed since the server started")
+            self._keys[name] = key
         return self._keys[name]
 
-    def _prove(self, name: str, descriptor: int) -> Message:
+    def _prove(self, name: str, file: list[int], descriptor: int) -> Message:
         start = time.perf_counter()
         with bigmem.record_layers() as recorded, bigmem.layer("proof"):
-            key = self._key(name)
+            key = self._key(name, file)
             statement = single.prove(
                 key,
                 mapped_witness(descriptor),
@@ -182,6 +199,20 @@ def make_allocator(name: str, budget: int | None) -> bigmem.Allocator:
         raise UsageError(f"--allocator {name}: {str(error) or type(error).__name__}") from error
 
 
+def _identity(path: Path) -> list[int]:
+    """What tells a file from one that takes its place.
+
+    Raises
+    ------
+    UnreadableFile
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UnreadableFile(path, f"cannot be read: {(error.strerror or '').lower()}") from None
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
+
+
 def _settle() -> tuple[socket.socket, BinaryIO]:
     """Make this process one that only its server ends; its two ends of the conversation."""
     # Whoever stops the server's group or unit stops the server, which lets the proof end.
@@ -195,12 +226,23 @@ def _settle() -> tuple[socket.socket, BinaryIO]:
     return socket.socket(fileno=os.dup(0)), answers
 
 
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:  # one may be allowed to list a directory, and not to use it
+        problem = (error.strerror or str(error)).lower()
+        raise UnreadableFile(folder, f"cannot be entered: {problem}") from None
+
+
 def main() -> None:
     """Take the settings from the first request, and serve."""
     requests, answers = _settle()
-    settings = WorkerSettings(**json.loads(requests.recv(LARGEST_REQUEST)))
+    first = requests.recv(LARGEST_REQUEST)
+    if not first:  # the server has given this process up
+        return
+    settings = WorkerSettings(**json.loads(first))
     try:
-        os.chdir(settings.folder)
+        _enter(settings.folder)
         worker = Worker(settings, requests, answers)
     except ProverError as error:
         write_answer(answers, refusal(type(error).__name__, str(error)))

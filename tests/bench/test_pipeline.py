@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +118,50 @@ def test_a_run_that_fails_is_told_and_made_again(
     last.write_bytes(right)
     assert compare(tmp_path, *words) == 0  # what failed is made again
     assert [entry["runs"] for entry in cells(tmp_path).values()] == [1]
+
+
+def test_a_run_that_hangs_is_ended(
+    made: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(made / "inputs", tmp_path / "inputs")
+    monkeypatch.setattr(pipeline, "MOST_SECONDS_BESIDE", 0.01)
+    words = ("--modes", "normal", "--policies", "inline", "--regimes", "huge")
+    assert compare(tmp_path, *words) == 1
+    assert "inline, round 1: took longer than 0 s" in capsys.readouterr().out.replace(
+        ", huge pages", ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "available", "expected"),
+    [
+        (["--backend", "cpu"], 96, 16 << 26),
+        (["--backend", "cuda"], 96, 16 << 30),
+        (["--backend", "cuda"], 12, 4 << 30),
+        (["--backend", "cuda", "--ahead", "40GiB"], 180, (40 << 30) + (8 << 26)),
+    ],
+)
+def test_the_host_is_made_to_give_what_runs_may_use(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    available: int,
+    expected: int,
+) -> None:
+    """All of it before the first run, whichever part of the machine's memory that will get."""
+    asked: list[list[str]] = []
+    memory = SimpleNamespace(available=available << 30)
+    monkeypatch.setattr(pipeline, "_gpu", dict)
+    monkeypatch.setattr(pipeline.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(pipeline.machine, "describe", dict)
+    options = pipeline.parse(["--log2", "21", "-o", str(tmp_path), *words])
+    comparison = pipeline.Comparison(options)
+    monkeypatch.setattr(pipeline.subprocess, "run", lambda words, **_: asked.append(words))
+    comparison._warm_up(21)
+    assert [words[-2:] for words in asked] == [["bench.machine", str(expected)]]
 
 
 def test_proofs_of_other_circuits_are_not_taken(made: Path) -> None:

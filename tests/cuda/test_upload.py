@@ -19,7 +19,8 @@ from waiting import wait_for
 import bigmem
 import bigmem.cuda
 from bigmem import _core
-from bigmem.cuda import PinnedAllocator, capturing, default, upload
+from bigmem.cuda import PinnedAllocator, Uploads, capturing, default, upload
+from bigmem.cuda.pinned import is_pinned
 
 # The package shows the function under this name.
 module = importlib.import_module("bigmem.cuda.upload")
@@ -220,6 +221,66 @@ def test_one_buffer_may_serve_for_all_hosts(
     fake.finish(stream)
     for seed, target in enumerate(targets):
         assert np.array_equal(target.array, numbers(len(room), seed))
+
+
+def test_several_uploads_through_the_same_memory(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator, at_work: None
+) -> None:
+    """Which stays as it is until it is closed, and is as large as the largest needs."""
+    sizes = [8 * MIB, 3, 8 * MIB, 70 * KIB, 8 * MIB]
+    hosts = [numbers(size, seed) for seed, size in enumerate(sizes)]
+    targets = [OnDevice(host) for host in hosts]
+    with Uploads(stream, allocator=allocator, chunk="512KiB") as uploads:
+        for host, target in zip(hosts, targets, strict=True):
+            uploads.send([host], [target])
+        stats = allocator.stats()
+        assert (stats.allocations, stats.releases) == (1, 0)
+        assert stats.live == 3 * 2 * 512 * KIB
+    assert allocator.stats().live == 0
+    uploads.send([hosts[0]], [targets[0]])  # with a block of its own
+    uploads.close()
+    uploads.close()
+    assert allocator.stats().releases == 2
+    fake.finish(stream)
+    assert all(
+        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
+    )
+
+
+def test_memory_of_a_copy_that_was_refused_is_not_copied_through_again(
+    fake: _core.FakeCuda, stream: int, allocator: PinnedAllocator
+) -> None:
+    """The GPU may be reading it, and there is no event that tells for how long."""
+    host = numbers(100 * KIB)
+    target, other = OnDevice(host), OnDevice(host)
+    with Uploads(stream, allocator=allocator) as uploads:
+        fake.fail("cuEventRecord", ILLEGAL_ADDRESS, after=1)  # submitted, but not recorded
+        with pytest.raises(bigmem.BigmemError):
+            uploads.send([host], [target])
+        fake.fail("cuEventRecord", 0, times=0)
+        uploads.send([host[::-1].copy()], [other])
+        assert allocator.stats().allocations == 2
+    fake.finish(stream)
+    assert np.array_equal(other.array, host[::-1])
+    assert np.array_equal(target.array, host)
+
+
+def test_what_is_pinned(fake: _core.FakeCuda, allocator: PinnedAllocator) -> None:
+    """And what only seems to be, as a copy may then not be made directly."""
+    array = bigmem.zeros((64, 4096), np.uint8, allocator=allocator)
+    assert is_pinned(array, 0)
+    assert is_pinned(array[1:-1], 0)
+    assert not is_pinned(array, 1)
+    assert not is_pinned(array[:, ::2], 0)
+    assert not is_pinned(numbers(4096), 0)
+    with bigmem.ArenaAllocator() as ordinary:
+        assert not is_pinned(bigmem.zeros(4096, np.uint8, allocator=ordinary), 0)
+    beyond = np.lib.stride_tricks.as_strided(array, (65, 4096))
+    assert not is_pinned(beyond, 0)
+    # Nothing was recorded by asking: it still waits for all that the GPU has to do.
+    fake.submit(fake.stream(blocking=False))
+    del array, beyond
+    assert not allocator.flush(0.05)
 
 
 def test_no_more_is_under_way_than_there_are_slots(

@@ -164,6 +164,77 @@ def test_memory_goes_back_beside_the_event_loop() -> None:
     assert threading.get_ident() not in trimmed_by
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # why NumPy has none
+@pytest.mark.parametrize("allocator", [KEEPING, "recycle", "system"])
+def test_the_budget_follows_what_others_leave(
+    allocator: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the worker has beyond the arrays, of the 950 MiB at which Dask would end it."""
+    full = worker(1000 * MIB, process=1200 * MIB)
+
+    async def budget_is(nbytes: int) -> None:
+        while full.metrics["bigmem_budget"](full) != nbytes:
+            await asyncio.sleep(0.001)
+
+    async def scenario() -> None:
+        plugin = BigmemPlugin(allocator)
+        plugin.setup(full)
+        try:
+            await budget_is(1)
+            with pytest.raises(MemoryError):
+                np.ones(MIB)
+            await asyncio.sleep(0.05)  # some looks: it is told once
+            full.monitor.get_process_memory = lambda: 150 * MIB
+            await budget_is(800 * MIB)
+            array = np.ones(64 * MIB, np.uint8)
+            # An array counts as the allocator's from when it is made, and others no more for it.
+            full.monitor.get_process_memory = lambda: 150 * MIB + array.nbytes
+            await asyncio.sleep(0.2)
+            await budget_is(800 * MIB)
+            full.monitor.get_process_memory = lambda: 350 * MIB + array.nbytes
+            await budget_is(600 * MIB)
+            with pytest.raises(MemoryError):
+                np.ones(601 * MIB, np.uint8)
+        finally:
+            plugin.teardown(full)
+
+    with dask.config.set({"distributed.worker.memory.terminate": 0.95}):
+        asyncio.run(asyncio.wait_for(scenario(), 60))
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "bigmem"]
+    assert told.startswith("no room for arrays: 1.172 GiB of this worker are not the allocator's")
+    assert "arrays of 64 KiB and more raise MemoryError" in told
+
+
+def test_a_moments_smaller_share_of_others_makes_no_room() -> None:
+    """An array that is not yet written is the allocator's, and not yet the process's."""
+    process = iter([300, 250] + [300] * 8 + [250] * 9)
+    one = worker(1000)
+    one.monitor.get_process_memory = lambda: next(process)
+    with dask.config.set({"distributed.worker.memory.terminate": 0.95}):
+        watch = bigmem_dask._Watch(
+            one,
+            bigmem_dask._Served(BigmemPlugin(), bigmem.SystemAllocator(), bigmem.Budget(1)),
+        )
+    limits = []
+    for _ in range(19):
+        asyncio.run(watch._look())
+        limits.append(watch.served.budget.limit)
+    assert limits == [650] * 19
+    process = iter([250])
+    asyncio.run(watch._look())
+    assert watch.served.budget.limit == 700
+
+
+def test_a_budget_that_was_named_stays() -> None:
+    named = BigmemPlugin(budget=500)
+    one = worker(1000, process=900)
+    watch = bigmem_dask._Watch(
+        one, bigmem_dask._Served(named, bigmem.SystemAllocator(), bigmem.Budget(500))
+    )
+    asyncio.run(watch._look())
+    assert watch.served.budget.limit == 500
+
+
 # Workers that are threads of this process
 
 
@@ -266,6 +337,30 @@ def test_warm_memory_goes_back_when_the_worker_nears_its_limit(
     assert given_back < excess + 30 * MIB  # no more went than had to
     assert warm > 200 * MIB
     wait_for(lambda: metrics(client)[0].get("bigmem_given_back", 0) >= given_back)
+
+
+def test_a_worker_that_was_full_serves_arrays_once_it_is_not(
+    plugged: Callable[[BigmemPlugin], Client],
+) -> None:
+    def fill(dask_worker: Any) -> None:
+        dask_worker.others = bytearray(500 * MIB)
+        dask_worker.others[::4096] = bytes([1]) * (500 * MIB // 4096)
+
+    def empty(dask_worker: Any) -> None:
+        del dask_worker.others
+
+    def budget(dask_worker: Any) -> int:
+        return int(dask_worker.metrics["bigmem_budget"](dask_worker))
+
+    client = plugged(BigmemPlugin(KEEPING))  # imports what it takes
+    client.unregister_worker_plugin("bigmem")
+    client.run(fill)
+    client = plugged(BigmemPlugin(KEEPING))
+    with pytest.raises(MemoryError):
+        client.submit(np.ones, 450 * MIB, dtype=np.uint8, pure=False).result()
+    client.run(empty)
+    wait_for(lambda: next(iter(client.run(budget).values())) > 600 * MIB)
+    assert client.submit(lambda: np.ones(450 * MIB, np.uint8)[-1], pure=False).result() == 1
 
 
 def test_a_restarted_worker_gets_it_too(plugged: Callable[[BigmemPlugin], Client]) -> None:

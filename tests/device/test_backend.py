@@ -88,6 +88,8 @@ def test_proofs_in_little_memory_a_row(
 def test_a_refusal_says_what_is_needed(large, make_device, make_backend):
     with pytest.raises(OutOfDeviceMemory, match=r"26\.28 KiB of GPU memory .* 9\.766 KiB"):
         bytes_of(*large, make_backend(make_device(10_000)))
+    with pytest.raises(OutOfDeviceMemory, match="of 0 bytes that may be used"):
+        bytes_of(*large, make_backend(make_device(0)))
 
 
 def test_a_refused_allocation_costs_nothing_but_time(large, device, make_backend):
@@ -154,7 +156,7 @@ def test_without_cupy(no_cupy):
 
 
 def test_small_circuits_never_look_for_a_gpu(monkeypatch):
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise AssertionError
 
     monkeypatch.setattr("prover.backends.cuda.device.Device.__init__", fail)

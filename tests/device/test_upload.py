@@ -14,16 +14,21 @@ from waiting import wait_for
 import bigmem
 from bigmem import _core
 from bigmem.cuda import PinnedAllocator, driver
+from bigmem.cuda.pinned import is_pinned
 from prover.backends.cuda import device as device_module
 from prover.backends.cuda import staging
 from prover.backends.cuda.device import Device
+from prover.curves import CURVES
 
 PIECE = 700 << 10
 OUT_OF_MEMORY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 2, 700, 801
 
 
 class OnDevice(np.ndarray):
-    """Memory of the fake device, which is the host's; `set` is the driver's pageable copy."""
+    """Memory of the fake device, which is the host's; `set` is the driver's copy.
+
+    A pageable one is over at once. What is pinned is read when the stream comes to it.
+    """
 
     @property
     def __cuda_array_interface__(self):
@@ -31,6 +36,9 @@ class OnDevice(np.ndarray):
         return {**self.__array_interface__, "data": address, **version}
 
     def set(self, source):
+        if is_pinned(source, 0):
+            Stream.current.copies.append((self, source))
+            return
         stand_in_for_cupy.pageable_copies += 1
         self[...] = source
 
@@ -42,12 +50,19 @@ class Stream:
 
     def __init__(self, non_blocking=False):
         self.ptr = stand_in_for_cupy.fake.stream(blocking=not non_blocking)
+        self.copies = []
 
     def __enter__(self):
         self.outer, Stream.current = Stream.current, self
 
     def __exit__(self, *raised):
         Stream.current = self.outer
+
+    def synchronize(self):
+        stand_in_for_cupy.fake.finish(self.ptr)
+        for target, source in self.copies:
+            target[...] = source
+        self.copies.clear()
 
 
 # The memory stays, as that of a pool does: copies to it may be still to happen.
@@ -182,18 +197,81 @@ def test_copies_keep_to_the_stream(fake, device, rows):
     assert np.array_equal(before, rows)
 
 
-def test_pinned_memory_is_bounded_and_used_again(fake, device, rows):
-    for _ in range(10):
-        device.upload(rows)
+def test_a_proof_copies_through_the_same_memory_from_beginning_to_end(fake, rows):
+    """Whatever it copies, nothing is pinned, given back or wiped meanwhile, nor in the next."""
+    device = Device()
+    allocator = device._staging._allocator
+    created = []
+    for number in range(1, 6):
+        with device.use():
+            for _ in range(4):
+                device.upload(rows)
+                fake.finish()
+            for _ in range(4):
+                with device.ahead():
+                    device.upload(rows)
+                fake.finish()
+            stats = allocator.stats()
+            assert stats.allocations == 2 * number  # one for each stream
+            assert (stats.live, stats.releases) == (2 * 2 * (1 << 20), 2 * (number - 1))
+        assert allocator.stats().live == 0
+        assert allocator.flush(10)
+        created.append(fake.calls("cuMemCreate"))
+    assert len(set(created)) == 1
+    # Of two streams of this proof and of the last one: two chunks for each of twelve threads.
+    chunk = importlib.import_module("bigmem.cuda.upload")._CHUNK
+    assert 2 * 2 * 12 * 2 * chunk <= staging.PINNED_BYTES
+
+
+def test_one_proof_after_another_gives_no_pinned_memory_back(fake, rows, monkeypatch):
+    """Although what the last one has copied through is still to be wiped when the next begins."""
+    block = 2 << 20
+    monkeypatch.setattr(staging, "PINNED_BYTES", 4 * block)
+    device = Device()
+    allocator = device._staging._allocator
+    for _ in range(2):
+        with device.use():
+            device.upload(rows)
+            with device.ahead():
+                device.upload(rows)
+    assert allocator.stats().pending == 4 * block  # as the GPU has not even read it
+    assert allocator.stats().reclaimed == 0
+    fake.finish()
+
+
+def test_what_is_pinned_is_copied_as_it_is(fake, device, rows, told):
+    """The GPU reads it later, so that it may be dropped when that has happened and not before."""
+    with PinnedAllocator() as allocator:
+        host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        host[:] = rows
+        dropped = []
+
+        def drop(piece):
+            dropped.append(len(piece))
+            piece[:] = 0
+
+        out = device.upload(host, drop=drop)
+        assert np.array_equal(out, rows)
+        assert sum(dropped) == len(rows)
+        assert len(dropped) == 2
+        del host
+    assert fake.calls("cuMemcpyHtoDAsync") == 0
+    assert device._staging._allocator.stats().allocations == 0
+    assert (stand_in_for_cupy.pageable_copies, told) == (0, [])
+
+
+def test_blocks_that_are_not_pinned_are_staged(fake, device, rows):
+    with bigmem.ArenaAllocator() as allocator:
+        host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        host[:] = rows
+        out = device.upload(host)
         fake.finish()
-        assert device._staging._allocator.flush(10)
-    assert fake.calls("cuMemCreate") <= 8
-    assert fake.memory() <= staging.PINNED_BYTES
-    # Three times what the twelve threads of an upload have slots for, each for two chunks.
-    assert staging.PINNED_BYTES >= 3 * 12 * 2 * importlib.import_module("bigmem.cuda.upload")._CHUNK
+        assert np.array_equal(out, rows)
+        del host
+    assert fake.calls("cuMemcpyHtoDAsync") == 2
 
 
-def test_witnesses_are_wiped_when_the_gpu_has_read_them(fake, device, rows, monkeypatch):
+def test_witnesses_are_wiped_when_the_gpu_has_read_them(fake, rows, monkeypatch):
     blocks = []
 
     def allocate(self, *given, original=PinnedAllocator.allocate, **options):
@@ -202,7 +280,9 @@ def test_witnesses_are_wiped_when_the_gpu_has_read_them(fake, device, rows, monk
         return block
 
     monkeypatch.setattr(PinnedAllocator, "allocate", allocate)
-    out = device.upload(rows)
+    device = Device()
+    with device.use():
+        out = device.upload(rows)
     ((address, nbytes),) = blocks
     allocator = device._staging._allocator
     assert not allocator.flush(0.05)
@@ -210,8 +290,37 @@ def test_witnesses_are_wiped_when_the_gpu_has_read_them(fake, device, rows, monk
     fake.finish()
     assert allocator.flush(10)
     again = allocator.allocate(nbytes)
+    assert (again.address, again.nbytes) == (address, nbytes)
     assert not any(memoryview(again))
     assert np.array_equal(out, rows)
+
+
+def test_a_proof_that_fails_leaves_no_witness_either(fake, rows):
+    device = Device()
+
+    def fail():
+        with device.use():
+            device.upload(rows)
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail()
+    fake.finish()
+    allocator = device._staging._allocator
+    assert allocator.flush(10)
+    assert allocator.stats().live == 0
+    assert not any(memoryview(allocator.allocate(1 << 20)))
+
+
+def test_getting_kernels_ready_is_a_layer(fake, monkeypatch):
+    """It takes a part of a second if they are compiled already, and half a minute if not."""
+    monkeypatch.setattr(Device, "_compiled", lambda self, *name: name)
+    monkeypatch.setattr(device_module, "Program", lambda module: module)
+    device = Device()
+    with bigmem.record_layers() as recorded:
+        for _ in range(2):
+            device.prepare(CURVES["bn128"])
+    assert [(layer.name, layer.calls) for layer in recorded().layers] == [("kernels", 1)]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +383,6 @@ def test_a_refusal_in_the_midst_loses_nothing(fake, device, told, rows, function
 @pytest.mark.parametrize(("limit", "sharers"), [(0, 1), (3, 4), (5, 2), (1 << 40, 2), (None, 3)])
 def test_no_limit_is_so_low_that_it_is_none(fake, limit, sharers):
     device = Device(limit, sharers=sharers)
-    assert device.limit == device._pool.limit
     most = (1 << 30) if limit is None else min(limit, 1 << 30)
-    assert 1 <= device.limit <= max(1, most // sharers)
+    assert 0 <= device.limit <= most // sharers  # as messages tell it
+    assert device._pool.limit == max(1, device.limit)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from code_blocks import (
     DATA,
+    NEEDS,
+    ROOT,
     SHELL,
     Block,
     Faulty,
@@ -35,6 +37,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_block_is_of_a_known_kind() -> None:
     assert not FAULTS
+
+
+def test_what_is_not_run_here_is_told_with_where_it_is_run() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = contributing.split("| needs | what it is, and where it is run instead |\n")[1]
+    rows = table.partition("\n\n")[0].splitlines()[1:]
+    told = {row.split("|")[1].strip() for row in rows}
+    assert told == set(NEEDS) == {need for block in BLOCKS for need in block.needs}
 
 
 @pytest.mark.parametrize("page", PYTHON)

@@ -72,6 +72,88 @@ except bigmem.BigmemError as error:
     assert "recycle, shared, system" in python("-c", program)
 
 
+# Packages as pip leaves them: the metadata that names an entry point, and perhaps the module.
+
+
+def installed(folder: Path, distribution: str, entry: str, module: str = "") -> None:
+    metadata = folder / f"{distribution}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
+    )
+    (metadata / "entry_points.txt").write_text(f"[bigmem.allocators]\n{entry}\n")
+    if module:
+        (folder / f"{distribution}.py").write_text(module)
+
+
+def said_of(folder: Path, name: str, *, as_default: bool = False) -> tuple[str, str]:
+    """What a process says that makes an allocator of that name: its output, and its warnings."""
+    call = "bigmem.get_allocator()" if as_default else f"bigmem.make({name!r})"
+    program = f"""
+import bigmem
+for _ in range(2):
+    try:
+        print({call}.name)
+    except bigmem.BigmemError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(folder), "BIGMEM_ALLOCATOR": name},
+        cwd=folder,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == second
+    return first, done.stderr
+
+
+def test_a_name_that_two_distributions_register_is_refused(tmp_path: Path) -> None:
+    making = "import bigmem\ndef make():\n    return bigmem.SystemAllocator(name=__name__)\n"
+    for distribution in ("one", "two"):
+        installed(tmp_path, distribution, f"ours = {distribution}:make", making)
+    installed(tmp_path, "three", "mine = three:make", making)
+    assert said_of(tmp_path, "ours") == (
+        "several plug-ins register the allocator 'ours': one:make of one and two:make of two; "
+        "uninstall all but one",
+        "",
+    )
+    assert said_of(tmp_path, "mine") == ("three", "")
+
+
+def test_a_name_of_bigmems_stays_its_own_and_the_plugin_is_warned_of_once(tmp_path: Path) -> None:
+    making = "import bigmem\ndef make():\n    return bigmem.SystemAllocator(name=__name__)\n"
+    installed(tmp_path, "greedy", "recycle = greedy:make\nfine = greedy:make", making)
+    assert said_of(tmp_path, "recycle") == ("recycle", "")
+    name, warned = said_of(tmp_path, "fine")
+    assert name == "greedy"
+    assert warned == (
+        "the plug-in greedy:make of greedy registers the allocator 'recycle', a name that is "
+        "bigmem's own: it cannot be had until it has another\n"
+    )
+
+
+@pytest.mark.parametrize("as_default", [False, True])
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("", "fails: ModuleNotFoundError: No module named 'broken'"),
+        ("pass", "fails: AttributeError: module 'broken' has no attribute 'make'"),
+        ("def make():\n    return 1 / 0", "fails: ZeroDivisionError: division by zero"),
+        ("def make():\n    return 1", "made no bigmem.Allocator"),
+    ],
+)
+def test_a_plugin_that_fails_is_told(
+    tmp_path: Path, module: str, reason: str, as_default: bool
+) -> None:
+    installed(tmp_path, "broken", "odd = broken:make", module)
+    told, _ = said_of(tmp_path, "odd", as_default=as_default)
+    assert told == f"the plug-in broken:make of broken {reason}"
+
+
 def test_it_passes_its_own_tests_the_contract_among_them(python: Python) -> None:
     said = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(PLUGIN))
     assert "failed" not in said

@@ -2,13 +2,16 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import bigmem
 from bigmem.exporters.snapshot import snapshot
+from bigmem.exporters.view import plain
 
 MIB = 1 << 20
 
@@ -35,6 +38,34 @@ def test_allocators_of_one_name_are_added_up_and_wrappers_left_out() -> None:
     assert found["test of twins"]["live"] == 3 * MIB
     assert "test of wrappers" not in found
     del blocks
+
+
+def test_an_allocator_that_fails_costs_only_its_own_figures() -> None:
+    class Odd(bigmem.SystemAllocator):
+        def __init__(self, tell: Callable[[], object], name: str) -> None:
+            self._tell = tell
+            super().__init__(name=name)
+
+        def stats(self) -> Any:
+            return self._tell()
+
+    def fail() -> None:
+        raise RuntimeError("on strike")
+
+    arena = bigmem.ArenaAllocator(name="test of failures")
+    block = arena.allocate(MIB)
+    nan = replace(bigmem.AllocatorStats(), wait_seconds=float("nan"))
+    odd = [Odd(fail, "failing"), Odd(lambda: None, "empty"), Odd(lambda: nan, "nan")]
+    found = json.loads(json.dumps(snapshot()))
+    assert found["errors"]["failing"] == "RuntimeError: on strike"
+    assert found["errors"]["empty"].startswith("TypeError: ")
+    assert found["errors"]["nan"] == "ValueError: a figure is nan"
+    assert len(found["errors"]) == len(odd)
+    assert found["allocators"]["test of failures"]["live"] == MIB
+    assert not {"failing", "empty", "nan"} & found["allocators"].keys()
+    assert found["total"]["live"] == sum(one["live"] for one in found["allocators"].values())
+    assert "failing cannot tell its figures: RuntimeError: on strike" in plain(snapshot())
+    del block
 
 
 def test_an_allocator_may_count_in_numbers_of_numpys() -> None:

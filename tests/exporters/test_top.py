@@ -248,13 +248,27 @@ def test_an_allocator_that_fails_is_told(start: Start, capsys: pytest.CaptureFix
                 raise NotImplementedError
             def stats(self):
                 raise RuntimeError("on\\nstrike")
-        broken = Broken()
+        broken = [Broken(name="broken"), Broken(name="b" * 99)]
         """
     )
-    told = f"process {child.pid} cannot tell its figures: RuntimeError: on\\nstrike"
     with Watched(child.pid) as watched:
-        until(lambda: "error" in (content_of(watched._page) or ()))
-    assert refusal(capsys, str(child.pid)) == f"bigmem: {told}\n"
+        until(lambda: len(watched.read()["errors"]) == 2)
+    found = json.loads(shown(capsys, "--json", str(child.pid)))
+    assert found["errors"] == dict.fromkeys(["broken", "b" * 64], "RuntimeError: on\nstrike")
+    assert list(found["allocators"]) == ["recycle"]
+    assert found["allocators"]["recycle"]["live"] == found["total"]["live"] == 8 * MIB
+    _, _, row, total, first, second = shown(capsys, str(child.pid)).splitlines()
+    assert row.split()[:3] == ["recycle", "8", "MiB"]
+    assert total.split()[:3] == ["all", "8", "MiB"]
+    assert "broken cannot tell its figures: RuntimeError: on\\nstrike" in {first, second}
+
+
+def test_a_page_of_an_older_bigmem_can_be_read() -> None:
+    old: dict[str, object] = {**snapshot()}
+    del old["errors"]
+    assert is_snapshot(old)
+    for errors in ([], {"a": 1}, "x", None):
+        assert not is_snapshot({**old, "errors": errors})
 
 
 @pytest.fixture
@@ -334,6 +348,18 @@ def test_a_false_page_of_that_name_is_refused(
         os.close(file)
 
 
+def test_a_process_that_has_no_snapshot_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = os.memfd_create(NAME)  # by which it is found
+    try:
+        Page(file).write({"process": os.getpid(), "error": "RuntimeError: on\nstrike"})
+        told = f"process {os.getpid()} cannot tell its figures: RuntimeError: on\\nstrike"
+        assert refusal(capsys, str(os.getpid())) == f"bigmem: {told}\n"
+    finally:
+        os.close(file)
+
+
 def test_a_crowd_of_allocators_fits(page: "tuple[Page, int]") -> None:
     names = [letter * 200 for letter in ("\N{GRINNING FACE}", "\0", "\ud800")]
     crowd = [bigmem.SystemAllocator(name=f"{n} {names[n % 3]}") for n in range(200)]
@@ -367,7 +393,7 @@ def test_names_that_begin_alike_are_added_up(page: "tuple[Page, int]") -> None:
 def test_figures_that_cannot_be_written_are_told(
     page: "tuple[Page, int]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd = {"allocators": {}, "total": {1, 2}}
+    odd = {"allocators": {}, "total": {1, 2}, "errors": {}}
     monkeypatch.setattr("bigmem.exporters.page.held", lambda: odd)
     writer, file = page
     Sampler(writer).sample()
@@ -388,7 +414,14 @@ def test_the_view_in_process(capfd: pytest.CaptureFixture[str]) -> None:
     console = pytest.importorskip("rich.console")
     from bigmem.exporters.view import live_view
 
-    keeper = bigmem.SystemAllocator(name="seen")
+    class Broken(bigmem.SystemAllocator):
+        def stats(self) -> bigmem.AllocatorStats:
+            raise RuntimeError("on strike")
+
+    keepers = [bigmem.SystemAllocator(name="seen"), Broken(name="broken")]
     with live_view(console.Console(force_terminal=True, width=160)):
         pass
-    assert keeper.name in capfd.readouterr().out
+    told = capfd.readouterr().out
+    assert "seen" in told
+    assert "broken cannot tell its figures: RuntimeError: on strike" in told
+    del keepers

@@ -125,6 +125,37 @@ def test_uploads_go_through_pinned_memory(device, generator):
     assert 0 < staged.stats().peak_resident <= PINNED_BYTES
 
 
+def test_pinned_arrays_are_uploaded_as_they_are(device, generator):
+    """And dropped when the GPU has read them: the source changes at once."""
+    expected = generator.integers(0, 256, (3 << 20, 64), np.uint8)
+    with PinnedAllocator(0) as allocator:
+        host = bigmem.empty(expected.shape, np.uint8, allocator=allocator)
+        host[:] = expected
+        out = device.upload(host, drop=lambda piece: piece.fill(0))
+        assert not host.any()
+        assert np.array_equal(device.download(out), expected)
+        del host
+    assert device._staging._allocator.stats().allocations == 0
+
+
+def test_a_proof_after_another_pins_nothing_anew(generator):
+    """Four uploads each, as in seed mode, while the memory of the first is still being wiped."""
+    device, host = Device(), generator.integers(0, 256, (1 << 20, 96), np.uint8)
+    allocator = device._staging._allocator
+    for _ in range(5):
+        for _ in range(2):
+            with device.use():
+                for _ in range(4):
+                    device.upload(host)
+                with device.ahead():
+                    device.upload(host)
+                device.rejoin()
+                device.synchronize()
+        assert allocator.flush(10)
+    assert allocator.stats().reclaimed == 0
+    assert allocator.stats().peak_resident <= PINNED_BYTES
+
+
 def test_uploads_ahead_do_not_wait(device, generator, gpu):
     """The device's own stream is at work for a while; what is copied ahead is there before."""
     host = generator.integers(0, 256, (1 << 20, 64), np.uint8)

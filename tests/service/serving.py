@@ -165,9 +165,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(log: Path, *words: Any, ready: bool = True, **environment: str) -> Iterator[Server]:
-    """A server with these words on its command line, until the block ends."""
+def serving(
+    log: Path, *words: Any, ready: bool = True, files: int | None = None, **environment: str
+) -> Iterator[Server]:
+    """A server with these words on its command line, until the block ends.
+
+    It may have so many files open.
+    """
     command = [sys.executable, "-m", "prover", "serve", *map(str, words)]
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
     with log.open("wb") as errors:
         process = subprocess.Popen(
             [*command, "--port", "0"],

@@ -1,11 +1,14 @@
 """From a witness to a checked proof, over HTTP."""
 
+import base64
+import hashlib
 import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import FIXTURES, form
 
+KEY = "bn128-multiplier"
 NAMES = [f"{curve}-{circuit}" for curve in ("bn128", "bls12381") for circuit in
          ("multiplier", "zeropub", "manypub")]  # fmt: skip
 
@@ -127,14 +130,62 @@ def test_a_budget_too_small_fails_the_job_and_nothing_else(start, keys, witnesse
     assert server.get("/status").json["worker_starts"] == 1
 
 
-def test_nothing_of_a_witness_is_logged_or_in_a_named_file(server, witnesses):
-    witness = witnesses["bls12381-manypub"]
+def traces(text, witness, signals):
+    """Which of a witness's signals a text shows, in what form."""
+    shown = []
+    for signal in signals:
+        number = signal.to_bytes(32, "little")
+        at = witness.index(number)
+        forms = {
+            "decimal": str(signal),
+            "hexadecimal": f"{signal:x}",
+            "bytes in hexadecimal": number.hex(),
+            "repr of bytes": repr(number)[2:-1],
+            # The whole triples inside: what is around them changes the characters at the ends.
+            "base64 of the file": base64.b64encode(witness[at + -at % 3 :][:30]).decode(),
+            **{
+                f"base64 from byte {start}": base64.b64encode(number[start:][:30]).decode()
+                for start in range(3)
+            },
+        }
+        shown += [name for name, form in forms.items() if form.lower() in text.lower()]
+    return shown
+
+
+def test_nothing_of_a_witness_is_logged_or_in_a_named_file(start, keys):
+    """Neither of one that is proved, nor of one that is false, malformed or cut off."""
+    server = start(keys)
+    signals = [int.from_bytes(hashlib.sha256(name).digest()) >> 6 for name in (b"a", b"b")]
+    witness = multiplied(*signals)
+    # What is searched for would be found.
+    assert len(traces(repr([signals, witness]), witness, signals)) == 4
+    assert len(traces(witness.hex(), witness, signals)) == 2
+    assert len(traces(f"{signals[0]:x}", witness, signals)) == 1
+    assert "base64 of the file" in traces(base64.b64encode(witness).decode(), witness, signals)
+    false = witness[:76] + witness[76:108] + bytes([1]) + bytes(31) + witness[140:]
     with server.held():
-        job = server.accepted("bls12381-manypub", witness)
+        jobs = [server.accepted(KEY, witness), server.submit_json(KEY, witness).json["id"]]
+        jobs += [server.accepted(KEY, false)]
         files = {opened.path for opened in server.worker().parent().open_files()}
         assert files <= {str(server.log), "/dev/null"}
-    server.answer(job)
-    assert witness[76 + 32 :][:32].hex() not in server.log.read_text()
+        for bad in (witness[:-1], witness + b"x", witness[::-1], witness[:-1] + b"\xff"):
+            assert server.submit(KEY, bad).status in (413, 422)
+            assert server.submit_json(KEY, bad).status in (413, 422)
+        body, kind = form(KEY, witness)
+        assert server.ask("POST", "/jobs", body[:-20], Content_Type=kind).status == 413
+        assert server.ask("POST", "/jobs", witness, Content_Type="application/json").status == 400
+    assert [server.answer(job)["state"] for job in jobs] == ["done", "done", "failed"]
+    log = server.log.read_text()
+    assert f"job {jobs[2][:8]} ({KEY}): failed" in log
+    assert traces(log, witness, signals) == []
+
+
+def multiplied(*factors):
+    """A witness of the circuit whose public signal is the product of its two secrets."""
+    fixture = (FIXTURES / "bn128" / "multiplier" / "witness.wtns").read_bytes()
+    order = int.from_bytes(fixture[28:60], "little")
+    product = factors[0] * factors[1] % order
+    return fixture[:108] + b"".join(value.to_bytes(32, "little") for value in (product, *factors))
 
 
 def test_a_key_is_named_by_the_upload_and_nothing_else(server, witnesses):

@@ -2,11 +2,12 @@
 
 import base64
 import contextlib
+import http.client
 import json
 import socket
 
 import pytest
-from serving import BOUNDARY, form
+from serving import BOUNDARY, Reply, form
 
 JSON = "application/json"
 FORM = f"multipart/form-data; boundary={BOUNDARY}"
@@ -40,15 +41,20 @@ def part(name, content, disposition="form-data"):
         (b"", JSON, 400, "no JSON"),
         (b"{", JSON, 400, "no JSON"),
         (b"\xff\xfe", JSON, 400, "no JSON"),
-        (b"[" * 10_000, JSON, 400, "no JSON"),
-        (b'{"key": "a", "key": "b", "witness": ""}', JSON, 400, "twice"),
+        (b'"\\ud800"', JSON, 400, "no JSON"),
+        ('{"key": "\u202e", "witness": ""}'.encode(), JSON, 400, "beyond ASCII"),
+        (as_json(key="\u202ebn128", witness=""), JSON, 400, "beyond ASCII"),
+        (b"[" * 10_000, JSON, 422, "exactly key and witness"),
+        (b'{"key": "a", "key": "b", "witness": ""}', JSON, 422, "exactly key and witness"),
+        (b'{"key": "a", "key": "b"}', JSON, 422, "exactly key and witness"),
+        (b'{"key": "a", "witness": {}}', JSON, 422, "exactly key and witness"),
         (b"[]", JSON, 422, "exactly key and witness"),
         (b"null", JSON, 422, "exactly key and witness"),
         (as_json(key=KEY), JSON, 422, "exactly key and witness"),
         (as_json(witness=""), JSON, 422, "exactly key and witness"),
         (as_json(key=KEY, witness="", more=1), JSON, 422, "exactly key and witness"),
         (as_json(key=7, witness=""), JSON, 404, "no usable key 7"),
-        (as_json(key=[KEY], witness=""), JSON, 404, "no usable key"),
+        (as_json(key=[KEY], witness=""), JSON, 422, "exactly key and witness"),
         (as_json(key=KEY, witness=7), JSON, 422, "base64"),
         (as_json(key=KEY, witness="?"), JSON, 422, "base64"),
         (as_json(key=KEY, witness="AAA"), JSON, 422, "base64"),
@@ -68,6 +74,9 @@ def part(name, content, disposition="form-data"):
         (part("key", b"k" * 1000) + END, FORM, 413, "too large"),
         (KEY_PART + LINE, FORM, 422, "other parts"),
         (KEY_PART + LINE + b"no header\r\n\r\nx\r\n" + END, FORM, 400, "malformed"),
+        (part("_charset_", b"u" * 40) + END, FORM, 400, "malformed"),
+        (part("_charset_", b"\xff") + END, FORM, 400, "malformed"),
+        (part("key", "\u202ebn128".encode()) + END, FORM, 404, "no usable key"),
         (b"x", "multipart/form-data", 400, "malformed"),
         (b"x", "multipart/form-data; boundary=", 400, "malformed"),
         (b"x", "multipart/mixed; boundary=a", 415, "send application/json or"),
@@ -85,7 +94,7 @@ def test_malformed_bodies(server, body, kind, status, reason):
     [
         "", ".", "..", "../keys/bn128-multiplier", "/etc/passwd", "bn128-multiplier.zkey",
         "./bn128-multiplier", "bn128-multiplier\0", "bn128-multiplier/", "BN128-multiplier",
-        "%2e%2e/x", "\u202ebn128", "x" * 150, "<script>", "bn128-multiplier\n",
+        "%2e%2e/x", "x" * 150, "<script>", "bn128-multiplier\n",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("how", ["form", "json"])
@@ -185,22 +194,34 @@ def test_a_client_that_goes_away_mid_body(server, witnesses):
     server.until(lambda status: status["queue"]["arriving"] == 0)
 
 
+START = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\n"
+
+
 @pytest.mark.parametrize(
-    "request_",
+    ("sent", "status"),
     [
-        b"\0\0\0\0", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\0\x01\0",
-        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"x" * 100_000 + b"\r\n\r\n",
+        (b"\0\0\0\0", 400),
+        (b"GET\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\0\x01\0", 400),
+        (START + b"X: \x01\r\n\r\n", 400),
+        (START + b"Content-Length: -1\r\n\r\n", 400),
+        (START + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (START + b"Content-Length: 1\r\nExpect: wonders\r\n\r\n", 417),
+        (b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: wonders\r\n\r\n", 417),
+        (START + b"X: " + b"x" * 10_000 + b"\r\n\r\n", 400),
     ],
-)  # fmt: skip
-def test_what_is_no_http(server, request_):
+)
+def test_what_is_no_http(server, sent, status):
+    """It is refused as everything else is, without the versions of what serves."""
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
-        connection.sendall(request_)
-        connection.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionResetError):
-            reply = connection.recv(100)
-            assert not reply or reply.split()[1] in (b"400", b"415"), reply
+        connection.sendall(sent)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        reply = Reply(response.status, headers, response.read())
+    assert (reply.status, reply.headers["server"]) == (status, "prover")
+    assert reply.error
 
 
 @pytest.mark.parametrize(

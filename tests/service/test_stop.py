@@ -1,12 +1,19 @@
 """A stop loses no answer, and a spool outlives even what nobody can stop for."""
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 import signal
 import stat
+from pathlib import Path
 
 import pytest
+
+from prover.service.job import Job, State
+from prover.service.secret import SecretFile
+from prover.service.spool import Spool
 
 KEY = "bn128-multiplier"
 
@@ -51,7 +58,7 @@ def test_answers_that_nobody_fetches_are_told_of(start, keys, witnesses):
     with server.held():
         job = server.accepted(KEY, witnesses[KEY])
         server.process.terminate()
-    assert server.wait() == 0
+    assert server.wait() == 1
     log = server.log.read_text()
     assert f"job {job[:8]} ({KEY}): done" in log
     assert "warning: 1 accepted jobs end without an answer that anyone has fetched" in log
@@ -65,7 +72,7 @@ def test_a_second_signal_ends_it_at_once_and_says_what_is_lost(start, keys, witn
         server.process.terminate()
         server.until(lambda status: status["state"] == "stopping")
         server.process.terminate()
-        assert server.wait() == 0
+        assert server.wait() == 1
     assert "warning: 2 accepted jobs end without an answer" in server.log.read_text()
 
 
@@ -149,3 +156,34 @@ def test_a_spool_that_cannot_be_written_costs_no_answer(start, keys, witnesses, 
     assert server.wait() == 0
     obstacle.rmdir()
     assert right(KEY, start(keys, "--spool", spool).answer(job))
+
+
+@pytest.mark.parametrize("file", ["wtns", "job.tmp", "answer.tmp"])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, file):
+    spool = Spool(tmp_path)
+    sync = os.fsync
+
+    def full(descriptor):
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith(f".{file}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    witness = SecretFile()
+    witness.write(b"w" * 100)
+    job = Job(KEY, witness)
+    if file == "answer.tmp":
+        spool.accept(job)
+        spool.answer(job, State.DONE)
+        left = {f"{job.id}.job", f"{job.id}.wtns"}
+    else:
+        with pytest.raises(OSError, match="No space left"):
+            spool.accept(job)
+        left = set()
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", *left}
+    # What a server leaves that is killed meanwhile goes with the job.
+    (tmp_path / f"{job.id}.job.tmp").touch()
+    (tmp_path / f"{job.id}.answer.tmp").touch()
+    spool.forget(job.id)
+    assert {path.name for path in tmp_path.iterdir()} == {"lock"}
+    witness.close()

@@ -1,5 +1,8 @@
 """A server with a token answers nobody without it."""
 
+import contextlib
+import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,39 @@ def test_the_token_is_in_no_argument_and_reaches_no_worker(guarded):
         assert TOKEN not in " ".join(process.cmdline())
     assert TOKEN.encode() not in Path(f"/proc/{worker.pid}/environ").read_bytes()
     assert TOKEN not in guarded.log.read_text()
+
+
+@pytest.mark.parametrize("after", [b"\x01", b"\r\nX: " + b"x" * 10_000])
+def test_what_cannot_be_read_is_not_logged(guarded, after):
+    before = guarded.log.read_text()
+    with socket.create_connection(("127.0.0.1", guarded.port), 30) as connection:
+        head = f"GET /status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}".encode()
+        connection.sendall(head + after + b"\r\n\r\n")
+        reply = connection.recv(10_000)
+    assert reply.split()[1] == b"400"
+    assert TOKEN.encode() not in reply
+    assert guarded.log.read_text() == before
+
+
+def test_connections_without_a_request_keep_nobody_out(start, keys, witnesses, right):
+    server = start(keys, "--queue", "4", "--host", "0.0.0.0", files=64, PROVER_TOKEN=TOKEN)
+    server.token = TOKEN
+    with contextlib.ExitStack() as stack:
+        with server.held():
+            job = server.accepted(KEY, witnesses[KEY])
+            waiting = stack.enter_context(contextlib.closing(server.connect()))
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            waiting.request("GET", f"/jobs/{job}?wait=60", headers=headers)
+            for _ in range(200):
+                idle = socket.create_connection(("127.0.0.1", server.port), 30)
+                stack.enter_context(idle)
+                idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+            assert server.ask("GET", "/healthz", Authorization="").status == 200
+            assert server.get("/status").json["queue"]["waiting"] in (0, 1)
+        # A request that waits for its answer is no idle connection.
+        response = waiting.getresponse()
+        assert response.status == 200
+        assert right(KEY, json.loads(response.read()))
 
 
 def test_a_token_in_a_file_guards_loopback_too(start, keys, tmp_path):

@@ -129,7 +129,8 @@ class CudaBackend(Backend):
         with self._stage("msm C"):
             sum_c = self._sum(key, "C", 1, key.c1, scalars, room)
             # The ends of all sums, of which only the last may still be running
-            return Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
+            with bigmem.layer("tail MSMs"):
+                return Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -187,7 +188,8 @@ class CudaBackend(Backend):
     def _quotient_values_in_two(self, key: ProvingKey, w: Array) -> Array:
         """The same in two vectors instead of three, with one product more of each matrix."""
         device, curve, n = self._device, key.curve, key.domain
-        matrices = self._compressed(key).to_device(device)
+        with bigmem.layer("sparse"):
+            matrices = self._compressed(key).to_device(device)
         h, x = device.empty((n, SCALAR_BYTES)), device.empty((n, SCALAR_BYTES))
         transform = self._transform(curve)
         for matrix, vector in enumerate((h, x)):
@@ -195,8 +197,8 @@ class CudaBackend(Backend):
                 matrices.multiply_one(device, curve, w, matrix, vector)
             with self._stage("ntt"):
                 transform.odd_coset(vector)
-        self._pointwise(curve, "multiply", h, x, h)
         with self._stage("sparse"):
+            self._pointwise(curve, "multiply", h, x, h)
             matrices.multiply_one(device, curve, w, 0, x)
             matrices.multiply_one(device, curve, w, 1, x, times=True)
         with self._stage("ntt"):
@@ -212,10 +214,11 @@ class CudaBackend(Backend):
         found: Matrices | None = self._resident.find(key, "matrices")
         if found is not None:
             return found
-        host = self._compressed(key)
-        kept: Matrices | None = self._resident.keep(
-            key, "matrices", host.nbytes, room, lambda: host.to_device(self._device)
-        )
+        with bigmem.layer("sparse"):
+            host = self._compressed(key)
+            kept: Matrices | None = self._resident.keep(
+                key, "matrices", host.nbytes, room, lambda: host.to_device(self._device)
+            )
         if kept is not None:
             del self._on_host[key]
         return kept
@@ -239,15 +242,15 @@ class CudaBackend(Backend):
         kept: Array | None = self._resident.find(key, name)
         if kept is None:
             nbytes = len(scalars.values) * points.shape[1]
-            kept = self._resident.keep(
-                key, name, nbytes, room, lambda: self._padded(points, lacking, key)
-            )
+            with bigmem.layer("prep MSM"):
+                kept = self._resident.keep(
+                    key, name, nbytes, room, lambda: self._padded(points, lacking, key)
+                )
         if kept is None:
             total = self._streamed_sum(key, group, points, scalars.values[lacking:])
             return lambda: total
         if scalars.sorted is None:
-            with bigmem.layer("prep MSM"):
-                scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
+            scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
         with bigmem.layer("tail MSMs"):
             pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
             self._device.synchronize()
@@ -263,16 +266,17 @@ class CudaBackend(Backend):
     def _streamed_sum(self, key: ProvingKey, group: int, points: Bytes, scalars: Array) -> Bytes:
         """A sum in chunks; while one is added up, the next is copied to the other buffer."""
         curve, device = key.curve, self._device
-        chunk = self._chunk(curve, group, len(points))
-        pieces = [points[start : start + chunk] for start in range(0, len(points), chunk)]
-        buffers = [device.empty(piece.shape) for piece in pieces[:2]]
-        device.synchronize()  # nothing that was started uses their memory any more
+        with bigmem.layer("prep MSM"):
+            chunk = self._chunk(curve, group, len(points))
+            pieces = [points[start : start + chunk] for start in range(0, len(points), chunk)]
+            buffers = [device.empty(piece.shape) for piece in pieces[:2]]
+            device.synchronize()  # nothing that was started uses their memory any more
         total = np.zeros((1, points.shape[1]), np.uint8)  # infinity
 
         def copy(number: int) -> None:
             if number < len(pieces):
                 piece = pieces[number]
-                with device.ahead():
+                with bigmem.layer("prep MSM"), device.ahead():
                     device.upload(piece, buffers[number % 2][: len(piece)], key.drop)
 
         try:
@@ -282,9 +286,11 @@ class CudaBackend(Backend):
                 ready = self._point_sums.sort(curve, scalars[start : start + len(piece)])
                 device.rejoin()
                 some = buffers[number % 2][: len(piece)]
-                pending = self._point_sums.add(curve, group, some, ready)
+                with bigmem.layer("tail MSMs"):
+                    pending = self._point_sums.add(curve, group, some, ready)
                 copy(number + 1)  # over points that the last chunk has added up
-                total = self.add(curve, group, total, self._point_sums.finish(pending))
+                with bigmem.layer("tail MSMs"):
+                    total = self.add(curve, group, total, self._point_sums.finish(pending))
                 del ready  # before the next is made
         finally:
             device.rejoin()  # what is allocated from here on may be these buffers

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+import bigmem
 from prover.backends.cuda.announce import Notify, announced
 from prover.backends.cuda.program import HERE, Program, compiled
 from prover.backends.cuda.staging import Staging
@@ -95,17 +96,23 @@ class Device:
         self._notify = notify
         self._pool = cupy.cuda.MemoryPool()
         wanted = int(free * _SHARE) if limit is None else min(limit, total)
-        self.limit = max(1, wanted // sharers)  # 0 would be no limit to a pool
-        with self._device:  # each has a limit of its own in a pool
-            self._pool.set_limit(size=self.limit)
+        self.limit = wanted // sharers
+        with self._device:  # each has a limit of its own in a pool, and 0 would be none
+            self._pool.set_limit(size=max(1, self.limit))
         self._programs: dict[tuple[str, str, int | None], Program] = {}
         self._staging = Staging(number, notify)
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Allocate from the device's pool and run on its stream."""
+        """Allocate from the device's pool and run on its stream.
+
+        At the end nothing of what was uploaded stays in pinned memory.
+        """
         with self._device, self._cupy.cuda.using_allocator(self._pool.malloc), self._stream:
-            yield
+            try:
+                yield
+            finally:
+                self._staging.release()
 
     # Memory
 
@@ -215,7 +222,8 @@ class Device:
         wanted = [name for name in _PROGRAMS if (curve.name, *name) not in self._programs]
         if not wanted:
             return
-        with _preparing, announced(f"CUDA kernels for {curve.title}", self._notify):
+        title = f"CUDA kernels for {curve.title}"
+        with bigmem.layer("kernels"), _preparing, announced(title, self._notify):
             with ThreadPoolExecutor(len(wanted)) as pool:
                 modules = list(pool.map(lambda name: self._compiled(curve, *name), wanted))
             for name, module in zip(wanted, modules, strict=True):

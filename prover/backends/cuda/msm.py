@@ -129,6 +129,8 @@ def choose_windows(curve: Curve, dense: int, limit: int | None = None, n: int = 
 def sort_scalars(kernels: Kernels, curve: Curve, scalars: Any, workspace: Any) -> SortedScalars:
     """Sort the digits of scalars by bucket; waits once for the device.
 
+    All of it is in the layers ``split vectors`` and ``prep MSM``.
+
     Parameters
     ----------
     scalars
@@ -137,10 +139,10 @@ def sort_scalars(kernels: Kernels, curve: Curve, scalars: Any, workspace: Any) -
         `sort_workspace` bytes on the device; it holds the result.
     """
     n = len(scalars)
-    space = Workspace(workspace)
-    lists = _Lists(space, n)
-    lists.counts.fill(0)
     with bigmem.layer("split vectors"):
+        space = Workspace(workspace)
+        lists = _Lists(space, n)
+        lists.counts.fill(0)
         if n > 0:
             kernels.launch(
                 "classify_scalars",
@@ -149,21 +151,22 @@ def sort_scalars(kernels: Kernels, curve: Curve, scalars: Any, workspace: Any) -
                 *(scalars, np.uint32(n), lists.dense, lists.ones, lists.counts),
             )
         dense, ones = (int(count) for count in kernels.to_host(lists.counts).view(np.uint32))
-    windows = choose_windows(curve, dense, workspace.size, n)
-    buffers = _SortBuffers(space, windows, dense)
-    if dense > 0:
-        kernels.launch(
-            "cut_scalars",
-            _divide(dense, ADD_THREADS),
-            ADD_THREADS,
-            *(scalars, lists.dense, np.uint32(dense), np.int32(windows.count), buffers.codes),
-        )
-        entries = _sort_codes(kernels, windows, dense, lists.dense, buffers)
-    else:
-        buffers.starts.fill(0)
-        entries = buffers.codes
-    count = buffers.starts[_WORD * windows.count :]
-    return SortedScalars(windows, entries, count, dense, lists.ones, ones)
+    with bigmem.layer("prep MSM"):
+        windows = choose_windows(curve, dense, workspace.size, n)
+        buffers = _SortBuffers(space, windows, dense)
+        if dense > 0:
+            kernels.launch(
+                "cut_scalars",
+                _divide(dense, ADD_THREADS),
+                ADD_THREADS,
+                *(scalars, lists.dense, np.uint32(dense), np.int32(windows.count), buffers.codes),
+            )
+            entries = _sort_codes(kernels, windows, dense, lists.dense, buffers)
+        else:
+            buffers.starts.fill(0)
+            entries = buffers.codes
+        count = buffers.starts[_WORD * windows.count :]
+        return SortedScalars(windows, entries, count, dense, lists.ones, ones)
 
 
 def add_points(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import bigmem
 from prover.backends.cuda import msm
 from prover.backends.cuda.device import Array, Bytes, Device
 from prover.backends.cuda.program import Program
@@ -23,7 +24,10 @@ class PointSums(Protocol):
         """Bytes of device memory that `sort` and then `add` take for ``n`` scalars."""
 
     def sort(self, curve: Curve, scalars: Array) -> Sorted:
-        """Make scalars in standard form, shape (n, 32), ready for any number of sums."""
+        """Make scalars in standard form, shape (n, 32), ready for any number of sums.
+
+        What takes time in it is in layers.
+        """
 
     def add(self, curve: Curve, group: int, points: Array, scalars: Sorted) -> Pending:
         """Start the sum of scalars times points (as in a zkey)."""
@@ -67,8 +71,9 @@ class DevicePointSums:
     def sort(self, curve: Curve, scalars: Array) -> _SortedOnDevice:
         """See `PointSums`."""
         n = len(scalars)
-        workspace = self._device.empty((self._sort_workspace(curve, n),))
-        kernels = self._device.program(curve, "sort.cu")
+        with bigmem.layer("prep MSM"):
+            workspace = self._device.empty((self._sort_workspace(curve, n),))
+            kernels = self._device.program(curve, "sort.cu")
         return _SortedOnDevice(n, msm.sort_scalars(kernels, curve, scalars, workspace), workspace)
 
     def add(

@@ -1,30 +1,37 @@
 """How arrays of the host get to a GPU: through pinned memory, where there is some."""
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import Any
 
 from numpy.typing import NDArray
 
 import bigmem
-from bigmem.cuda import PinnedAllocator, upload
+from bigmem.cuda import PinnedAllocator, Uploads
+from bigmem.cuda.pinned import is_pinned
 from prover.backends.base import Bytes
 from prover.backends.cuda.announce import Notify
 
 Piece = tuple[NDArray[Any], Any]
 """An array of the host, and one of as many bytes on the device."""
 
-PINNED_BYTES = 288 << 20
-"""What `upload` takes at most, three times: one is filled while the GPU reads one and one is wiped.
+PINNED_BYTES = 384 << 20
+"""Four times what `Uploads` takes at most: of the two streams that a proof may copy in, what it
+copies through, and what the one before it has copied through, while that is wiped.
 
-With less, uploads in a row give pinned memory back and pin it anew, which takes far longer.
+With less, a proof may have to give pinned memory back and pin it anew, which takes far longer.
 """
 
 
 class Staging:
-    """Copies arrays to one GPU by way of a little pinned memory, which is kept.
+    """Copies arrays to one GPU by way of a little pinned memory.
+
+    All copies of a stream up to `release` go through the same memory, however many they are. Only
+    then it is wiped, in the background: one thread wipes more slowly than several copy.
 
     Without pinned memory the driver stages the copies, at a sixth of the speed. That is settled
-    here, or when pinned memory is refused later, and holds from then on.
+    here, or when pinned memory is refused later, and holds from then on. What is pinned itself is
+    copied as it is.
 
     Parameters
     ----------
@@ -43,6 +50,8 @@ class Staging:
         self._number = number
         self._notify = notify
         self._allocator: PinnedAllocator | None = None
+        self._uploads: dict[int, Uploads] = {}  # by the handle of the stream
+        self._lock = Lock()  # nobody may release what another thread is copying through
         self.lack: str | None = None
         try:
             # The other mechanisms reuse nothing, and may make the whole process wait.
@@ -61,16 +70,40 @@ class Staging:
 
         ``drop`` is told of each source that has been read.
         """
-        if self._allocator is not None:
-            targets = (target for _, target in pieces)
+        if pieces and all(is_pinned(source, self._number) for source, _ in pieces):
+            for source, target in pieces:
+                target.set(source)
+            stream.synchronize()  # the GPU itself reads the sources
+            for source, _ in pieces:
+                drop(source)
+        elif not self._copy_through_pinned(pieces, stream, drop):
+            for source, target in pieces:
+                target.set(source)
+                drop(source)
+
+    def release(self) -> None:
+        """Let go of the memory that was copied through; it is wiped when the GPU has read it."""
+        with self._lock:
+            for uploads in self._uploads.values():
+                uploads.close()
+            self._uploads.clear()
+
+    def _copy_through_pinned(
+        self, pieces: Sequence[Piece], stream: Any, drop: Callable[[Bytes], None]
+    ) -> bool:
+        with self._lock:
+            if self._allocator is None:
+                return False
+            uploads = self._uploads.get(stream.ptr)
             try:
-                upload(_read(pieces, drop), targets, stream, allocator=self._allocator)
-                return
+                if uploads is None:
+                    uploads = Uploads(stream, allocator=self._allocator)
+                    self._uploads[stream.ptr] = uploads
+                uploads.send(_read(pieces, drop), (target for _, target in pieces))
             except (bigmem.BigmemError, MemoryError) as error:
                 self._do_without(error)
-        for source, target in pieces:
-            target.set(source)
-            drop(source)
+                return False
+        return True
 
     def _do_without(self, error: Exception) -> None:
         self._allocator, self.lack = None, str(error) or type(error).__name__
