@@ -1,5 +1,6 @@
 """What the test areas share: real snarkjs files, and a codec of their container."""
 
+import gc
 import signal
 import struct
 from collections.abc import Iterator
@@ -12,6 +13,13 @@ from hypothesis import settings
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("timeless", deadline=None)
 settings.load_profile("timeless")
+
+
+def pytest_collection_finish() -> None:
+    """What pytest keeps of ten thousand tests need not be looked through by every collection."""
+    gc.collect()
+    gc.freeze()
+
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CURVES = ("bn128", "bls12381")

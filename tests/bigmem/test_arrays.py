@@ -168,7 +168,10 @@ def test_plug_ins_are_found(tmp_path: Any, run_python: Callable[..., str]) -> No
         """,
         str(tmp_path),
     )
-    assert out.split("\n")[:2] == ["Plugged", "the plug-in plugged:odd made no bigmem.Allocator"]
+    assert out.split("\n")[:2] == [
+        "Plugged",
+        "the plug-in plugged:odd of plugged made no bigmem.Allocator",
+    ]
 
 
 def test_process_wide_flush_trim_and_stats() -> None:
