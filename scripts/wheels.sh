@@ -74,7 +74,7 @@ test_wheel() {
   rm -rf "$clean" "$here"
   "$(find_python "$1")" -m venv "$clean"
   mkdir "$here"
-  cp -r tests pyproject.toml "$here"
+  cp -r tests docs circuits pyproject.toml "$here"
   (
     export PATH="$clean/bin:$work/bin"
     for compiler in cc gcc g++ c++ clang; do
