@@ -28,7 +28,7 @@ long-test:
 	$(BIN)/python -m pytest -s -m long
 
 # The libraries that bigmem must live with, NumPy's own test suite among them, under the hook.
-# The CPU build of torch comes first, alone and from its own index: PyPI's brings CUDA along.
+# The CPU build of torch comes first, from its own index: PyPI's brings CUDA along.
 TORCH ?= 2.13.0+cpu
 test-interop:
 	@scripts/setup.sh $(VENV) test

@@ -27,7 +27,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.progress import Progress
 
@@ -134,7 +133,7 @@ class Comparison:
         vector = 32 << log2
         wanted = 8 * vector + (self._options.ahead or 8 * vector)  # of the backend, assignments
         if self._options.backend == "cuda":
-            wanted = min(max(wanted, GPU_WARM_UP), psutil.virtual_memory().available // 3)
+            wanted = min(max(wanted, GPU_WARM_UP), osmem.available_bytes() // 3)
         command = [sys.executable, "-m", "bench.machine", str(wanted)]
         environment = machine.regime_environment("4 KiB")
         subprocess.run(command, env=environment, cwd=ROOT, check=True)

@@ -63,3 +63,8 @@ class OutOfDeviceMemory(ProverError):
 
 class UsageError(ProverError):
     """The command line asks for something that makes no sense."""
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system refused, as the end of a line."""
+    return (error.strerror or str(error)).lower()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bigmem.terminal import can_draw
 from prover.cli import _options, one_line, tell, warn
-from prover.errors import UnwritableOutput, UsageError
+from prover.errors import UnwritableOutput, UsageError, reason_of
 
 if TYPE_CHECKING:
     from prover.cluster.batch import ClusterBatch
@@ -191,8 +191,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UnwritableOutput(path, f"cannot be made a folder: {reason}") from None
+        raise UnwritableOutput(path, f"cannot be made a folder: {reason_of(error)}") from None
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from prover.errors import (
     UnavailableBackend,
     UnreadableFile,
     UsageError,
+    reason_of,
 )
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -333,5 +334,4 @@ def _content(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UnreadableFile(path, f"cannot be read: {reason}") from None
+        raise UnreadableFile(path, f"cannot be read: {reason_of(error)}") from None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prover.errors import UnreadableFile, UsageError
+from prover.errors import UnreadableFile, UsageError, reason_of
 from prover.service.refusal import Refusal
 
 TOKEN_VARIABLE = "PROVER_TOKEN"
@@ -53,8 +53,7 @@ def read_token(path: Path | None) -> str | None:
             with path.open("rb") as file:
                 token = file.read(_MOST + 3).decode("latin-1").removesuffix("\n").removesuffix("\r")
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UnreadableFile(path, f"cannot be read: {reason}") from None
+            raise UnreadableFile(path, f"cannot be read: {reason_of(error)}") from None
     if token is None:
         return None
     if not _LEAST <= len(token) <= _MOST or not all("!" <= c <= "~" for c in token):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from prover.errors import reason_of
 from prover.service.job import FINAL, Job, State
 from prover.service.refusal import Refusal
 from prover.service.spool import Spool
@@ -104,8 +105,7 @@ class Jobs:
             self._jobs[job.id] = job
             self._waiting.append(job)
         except OSError as error:
-            problem = (error.strerror or str(error)).lower()
-            raise Refusal(503, f"the spool cannot be written: {problem}") from None
+            raise Refusal(503, f"the spool cannot be written: {reason_of(error)}") from None
         finally:
             self._accepting -= 1
             await self._tell()

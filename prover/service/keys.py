@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigmem.terminal import one_line
 from prover.curves import SCALAR_BYTES
-from prover.errors import FileError, UnreadableFile
+from prover.errors import FileError, UnreadableFile, reason_of
 
 if TYPE_CHECKING:
     from prover.formats.zkey import ProvingKey
@@ -76,8 +76,7 @@ def names(folder: Path) -> list[str]:
     try:
         files = [path.name for path in folder.iterdir() if path.suffix == SUFFIX]
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UnreadableFile(folder, f"cannot be read: {reason}") from None
+        raise UnreadableFile(folder, f"cannot be read: {reason_of(error)}") from None
     return sorted(name.removesuffix(SUFFIX) for name in files)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from bigmem.terminal import one_line
-from prover.errors import ProverError, UsageError
+from prover.errors import ProverError, UsageError, reason_of
 from prover.service import access, keys
 from prover.service.api import Api
 from prover.service.connections import Connections, limit_for
@@ -196,8 +196,9 @@ class _Server:
         try:
             resumed, answers = self._jobs.resume()
         except OSError as error:
-            problem = (error.strerror or str(error)).lower()
-            raise UsageError(f"{self._settings.spool}: cannot be read: {problem}") from None
+            raise UsageError(
+                f"{self._settings.spool}: cannot be read: {reason_of(error)}"
+            ) from None
         self._api.ready = True
         urls = [_url(listener) for listener in listeners]
         on_ready(Ready(urls, self._api.keys, self._api.bad_keys, resumed, answers))

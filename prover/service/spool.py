@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prover.errors import MalformedFile, UnwritableOutput, UsageError
+from prover.errors import MalformedFile, UnwritableOutput, UsageError, reason_of
 from prover.service.job import Job, State
 from prover.service.secret import SecretFile
 
@@ -52,8 +52,7 @@ class Spool:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UnwritableOutput(folder, f"cannot be a spool: {reason}") from None
+            raise UnwritableOutput(folder, f"cannot be a spool: {reason_of(error)}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

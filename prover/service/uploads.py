@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import BodyPartReader, ClientError, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
-from prover.errors import ProverError
+from prover.errors import ProverError, reason_of
 from prover.service.keys import KeyFacts
 from prover.service.refusal import Refusal
 from prover.service.secret import SecretFile, mapped_witness
@@ -39,8 +39,9 @@ async def receive(request: web.Request, keys: Mapping[str, KeyFacts]) -> tuple[s
     try:
         return await _received(request, keys)
     except OSError as error:  # of the file in memory; those of the connection are told by then
-        problem = (error.strerror or str(error)).lower()
-        raise Refusal(503, f"the witness cannot be kept: {problem}", Retry_After="60") from None
+        raise Refusal(
+            503, f"the witness cannot be kept: {reason_of(error)}", Retry_After="60"
+        ) from None
 
 
 async def _received(request: web.Request, keys: Mapping[str, KeyFacts]) -> tuple[str, SecretFile]:

@@ -26,7 +26,7 @@ from bigmem import osmem
 from bigmem.layers import Span, observe
 from prover.backends import GPU_DOMAIN, GPU_WORK, get_backend
 from prover.backends.base import Backend
-from prover.errors import FileError, ProverError, UnreadableFile, UsageError
+from prover.errors import FileError, ProverError, UnreadableFile, UsageError, reason_of
 from prover.formats import proof_json
 from prover.formats.zkey import ProvingKey
 from prover.pipeline import single
@@ -209,7 +209,7 @@ def _identity(path: Path) -> list[int]:
     try:
         status = path.stat()
     except OSError as error:
-        raise UnreadableFile(path, f"cannot be read: {(error.strerror or '').lower()}") from None
+        raise UnreadableFile(path, f"cannot be read: {reason_of(error)}") from None
     return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
@@ -230,8 +230,7 @@ def _enter(folder: str) -> None:
     try:
         os.chdir(folder)
     except OSError as error:  # one may be allowed to list a directory, and not to use it
-        problem = (error.strerror or str(error)).lower()
-        raise UnreadableFile(folder, f"cannot be entered: {problem}") from None
+        raise UnreadableFile(folder, f"cannot be entered: {reason_of(error)}") from None
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,9 +152,8 @@ def test_the_host_is_made_to_give_what_runs_may_use(
 ) -> None:
     """All of it before the first run, whichever part of the machine's memory that will get."""
     asked: list[list[str]] = []
-    memory = SimpleNamespace(available=available << 30)
     monkeypatch.setattr(pipeline, "_gpu", dict)
-    monkeypatch.setattr(pipeline.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(pipeline.osmem, "available_bytes", lambda: available << 30)
     monkeypatch.setattr(pipeline.machine, "describe", dict)
     options = pipeline.parse(["--log2", "21", "-o", str(tmp_path), *words])
     comparison = pipeline.Comparison(options)

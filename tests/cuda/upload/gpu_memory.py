@@ -1,5 +1,6 @@
 """What the tests copy, and where to: the memory of a GPU that is none."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,10 @@ def numbers(count: int, seed: int = 0) -> Array:
 
 def threads_of_this_process() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
+
+
+def arrived(hosts: Sequence[Array], targets: Sequence[OnDevice]) -> bool:
+    """Whether the device has every byte of each host array."""
+    return all(
+        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
+    )

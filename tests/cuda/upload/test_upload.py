@@ -27,6 +27,7 @@ from .gpu_memory import (
     Array,
     OnDevice,
     Tensor,
+    arrived,
     numbers,
 )
 
@@ -64,9 +65,7 @@ def test_everything_arrives(
         patch.setattr(module, "_THREADS", threads)
         upload(iter(hosts), iter(targets), stream, depth, allocator=allocator, chunk=chunk)
     fake.finish(stream)
-    assert all(
-        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
-    )
+    assert arrived(hosts, targets)
 
 
 def test_hosts_may_change_on_return_and_copies_are_still_to_come(
@@ -107,9 +106,7 @@ def test_larger_arrays_after_small_ones(
     targets = [OnDevice(host) for host in hosts]
     upload(hosts, targets, stream, 1, allocator=allocator, chunk="2MiB")
     fake.finish(stream)
-    assert all(
-        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
-    )
+    assert arrived(hosts, targets)
 
 
 def test_later_arrays_overwrite_earlier_ones(
@@ -160,9 +157,7 @@ def test_several_uploads_through_the_same_memory(
     uploads.close()
     assert allocator.stats().releases == 2
     fake.finish(stream)
-    assert all(
-        np.array_equal(target.array, host) for target, host in zip(targets, hosts, strict=True)
-    )
+    assert arrived(hosts, targets)
 
 
 def test_memory_of_a_copy_that_was_refused_is_not_copied_through_again(
