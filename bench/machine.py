@@ -91,6 +91,8 @@ def _is_virtual() -> bool:
 def markdown_table(rows: Sequence[Sequence[str]], names: int = 1) -> list[str]:
     """Lines of a table; the first row is its head, the first `names` columns are text."""
     heads, *body = rows
+    if any(len(row) != len(heads) for row in body):
+        raise ValueError(f"a row is longer or shorter than {heads}")
     rule = "|" + "---|" * names + "---:|" * (len(heads) - names)
     return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in body)]
 

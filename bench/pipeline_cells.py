@@ -37,6 +37,8 @@ class Policy:
         When an assignment goes, see `prover.pipeline.engine.Release`.
     malloc
         The library to preload, for `SystemAllocator`.
+    ahead
+        Whether the memory for as many assignments as there may be is pinned before the batch.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Policy:
     assignments: Kind
     moment: Moment = "return"
     malloc: Contender | None = None
+    ahead: bool = False
 
     def refusal(self, backend: str, libraries: Path | None) -> str | None:
         """Why it cannot run here, if so."""
@@ -106,6 +109,8 @@ POLICIES = {
                "recycle", "recycle", "early"),
         Policy("recycle+pinned", "recycle, with the assignments in pinned memory",
                "recycle", "pinned", "early"),
+        Policy("pinned ahead", "recycle+pinned, in memory that was pinned before the batch, as a "
+               "process that stays has it", "recycle", "pinned", "early", ahead=True),
         *(Policy(malloc.name, f"malloc and free of {malloc.name}",
                  "system", "system", "return", malloc) for malloc in _MALLOCS),
     )

@@ -9,7 +9,16 @@ from typing import Any
 from bench import machine
 
 Summary = Mapping[str, Any]
-DRAWN = ("inline", "detached", "early", "recycle", "recycle+pinned", "glibc", "jemalloc")
+DRAWN = (
+    "inline",
+    "detached",
+    "early",
+    "recycle",
+    "recycle+pinned",
+    "pinned ahead",
+    "glibc",
+    "jemalloc",
+)
 """Whose resident set is drawn: more lines would hide each other."""
 
 TAX = (("release_s", "#c0392b", "release"), ("fault_s", "#e08e45", "fault"),

@@ -22,6 +22,7 @@ from bench import machine
 from bench.pipeline_cells import MODES, POLICIES, make_allocator
 from bench.timing import percentile
 from bigmem import osmem
+from bigmem.cuda import PinnedAllocator
 from prover.backends import get_backend
 from prover.backends.base import GROUPS, PHASES, Backend
 from prover.formats.wtns import Witness
@@ -51,6 +52,8 @@ class Circuits:
 
     Attributes
     ----------
+    engine
+        What proves them.
     files
         proof.json and public.json of each.
     layers
@@ -68,7 +71,7 @@ class Circuits:
         **owners: Any,
     ) -> None:
         self._witnesses = witnesses
-        self._engine = Engine(key, backends=[backend], **owners)
+        self.engine = Engine(key, backends=[backend], **owners)
         self.files = [
             (folder / f"{number}.proof.json", folder / f"{number}.public.json")
             for number in range(1, len(witnesses) + 1)
@@ -78,7 +81,7 @@ class Circuits:
 
     def prove(self) -> None:
         """Prove all."""
-        self._engine.run(len(self._witnesses), self._witness, self._finish, self._advance)
+        self.engine.run(len(self._witnesses), self._witness, self._finish, self._advance)
 
     def _witness(self, number: int) -> Witness:
         return Witness.open(self._witnesses[number - 1])
@@ -174,6 +177,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         key, options.witnesses, backend, options.out,
         mode=options.mode, release=policy.moment, ahead=options.ahead, **owners,
     )  # fmt: skip
+    if policy.ahead:
+        assert isinstance(owners["assignments"], PinnedAllocator)
+        owners["assignments"].prefault(circuits.engine.assignment_bytes)
     reclaimed = processor_seconds(reclaimers() - others)
     device = sum(backend.device_seconds().values())
     machine.forget_peak()

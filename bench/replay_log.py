@@ -101,7 +101,12 @@ def _log(events: list[traced.Event], path: Path) -> Log:
             raise BigmemError(f"{path} is of a newer format than {FORMAT}: take a newer bench")
         if event["name"] == "close" and arguments["dropped"]:
             raise BigmemError(f"{path} lacks {arguments['dropped']} events, for which it was full")
-    named = [event for event in events if event["name"] in ("allocate", "release")]
+    # A program's layers are in the log, too, and may have any name.
+    named = [
+        event
+        for event in events
+        if event["name"] in ("allocate", "release") and event.get("cat") != "layer"
+    ]
     # A range may have been reused as soon as its release had begun, and by an allocation that had
     # begun before that.
     named.sort(key=lambda one: one["ts"] + (one["dur"] if one["name"] == "allocate" else 0))

@@ -104,6 +104,8 @@ class Span(NamedTuple):
 
 
 Observer = Callable[[Span], object]
+Before = Callable[[str | None], object]
+After = Callable[[], object]
 
 
 class layer:
@@ -137,8 +139,9 @@ class layer:
         self._frames: list[_Frame] = []
 
     def __enter__(self) -> None:
-        for entered in tuple(_entered):
-            entered(self.name)
+        surrounding = tuple(_surrounding)
+        for before, _ in surrounding:
+            before(self.name)
         begin = _now()
         outer = _innermost()
         frame = _Frame(outer, outer.node.child(self.name), begin, self)
@@ -148,9 +151,14 @@ class layer:
         around.running += 1
         self._frames.append(frame)
         _current.set(frame)
+        for _, after in reversed(surrounding):
+            after()
 
     def __exit__(self, *exc_info: object) -> None:
         end = _now()
+        surrounding = tuple(_surrounding)
+        for before, _ in surrounding:
+            before(None)
         frame = self._entered()
         self._frames.remove(frame)
         if _current.get() is frame:
@@ -174,6 +182,8 @@ class layer:
             span = Span(self.name, frame.begin, seconds, get_native_id(), _task_id())
             for observer in tuple(_observers):
                 observer(span)
+        for _, after in reversed(surrounding):
+            after()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function or method of any kind: each call is timed."""
@@ -223,26 +233,36 @@ def record_layers() -> Iterator[Callable[[], LayerTree]]:
         frame.open = False
 
 
-def observe(observer: Observer, entered: Callable[[str], object] | None = None) -> None:
+def observe(observer: Observer) -> None:
     """Call `observer` with a `Span` at the end of each call of a layer, on the thread it ends on.
 
-    `entered` is called with the name just before each call. Both must be quick, and must not raise.
+    It must be quick, and must not raise.
     """
     _observers.append(observer)
-    if entered is not None:
-        _entered.append(entered)
 
 
-def unobserve(observer: Observer, entered: Callable[[str], object] | None = None) -> None:
+def unobserve(observer: Observer) -> None:
     """Undo `observe`; nothing happens if that is done already."""
     with suppress(ValueError):
         _observers.remove(observer)
+
+
+def surround(before: Before, after: After) -> None:
+    """Call `before` and `after` around what a layer does to begin, and around what it does to end.
+
+    `before` gets the name when it begins and `None` when it ends. Neither may raise.
+    """
+    _surrounding.append((before, after))
+
+
+def unsurround(before: Before, after: After) -> None:
+    """Undo `surround`; nothing happens if that is done already."""
     with suppress(ValueError):
-        _entered.remove(entered)  # type: ignore[arg-type]
+        _surrounding.remove((before, after))
 
 
 _observers: list[Observer] = []
-_entered: list[Callable[[str], object]] = []
+_surrounding: list[tuple[Before, After]] = []
 
 
 class _Node:

@@ -87,9 +87,6 @@ def prove_operands(
 
 
 def _assemble(key: ProvingKey, sums: Sums, backend: Backend, r: int | None, s: int | None) -> Proof:
-    r = secrets.randbelow(key.curve.r) if r is None else r
-    s = secrets.randbelow(key.curve.r) if s is None else s
-
     def add(group: int, *points: Bytes) -> Bytes:
         return reduce(lambda p, q: backend.add(key.curve, group, p, q), points)
 
@@ -97,6 +94,8 @@ def _assemble(key: ProvingKey, sums: Sums, backend: Backend, r: int | None, s: i
         return backend.scale(key.curve, group, point, scalar)
 
     with bigmem.layer("epilogue"), bigmem.layer("assembly"):
+        r = secrets.randbelow(key.curve.r) if r is None else r
+        s = secrets.randbelow(key.curve.r) if s is None else s
         minus_rs = -r * s % key.curve.r
         a = add(1, key.alpha1, sums.a, scale(1, key.delta1, r))
         b = add(2, key.beta2, sums.b2, scale(2, key.delta2, s))

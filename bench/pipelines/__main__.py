@@ -42,6 +42,7 @@ def run(program: str, way: str, regime: str) -> tuple[str, Run]:
         "wall_s": wall,
         "system_s": usage.ru_stime,
         "minor_faults": usage.ru_minflt,
+        "peak_mib": usage.ru_maxrss / 1024,
     }
 
 
@@ -64,18 +65,8 @@ def measure(program: str, regime: str, rounds: int) -> dict[str, Run]:
 
 def table(found: dict[str, dict[str, dict[str, Run]]]) -> list[str]:
     """A row a program, regime and way."""
-    rows = [
-        [
-            "program",
-            "pages",
-            "run by",
-            "wall, s",
-            "ratio",
-            "in the kernel, s",
-            "faults",
-            "peak, MiB",
-        ]
-    ]
+    head = ["program", "pages", "run by", "wall, s", "ratio", "in the kernel, s", "faults"]
+    rows = [[*head, "peak, MiB"]]
     for program, regimes in found.items():
         for regime, ways in regimes.items():
             for way, figures in ways.items():
@@ -88,6 +79,7 @@ def table(found: dict[str, dict[str, dict[str, Run]]]) -> list[str]:
                         f"{figures['wall_s'] / ways['python']['wall_s']:.2f}",
                         f"{figures['system_s']:.2f}",
                         f"{figures['minor_faults']:,.0f}",
+                        f"{figures['peak_mib']:,.0f}",
                     ]
                 )
     return machine.markdown_table(rows, names=3)

@@ -125,8 +125,9 @@ class Assignment(Operands):
         """Release all that is left; a second time, nothing happens."""
         self._release_vectors()
         size = _held_bytes(self.w.nbytes)
-        self.w = np.empty((0, SCALAR_BYTES), np.uint8)
-        self._returned(size)
+        if size:
+            self.w = np.empty((0, SCALAR_BYTES), np.uint8)
+            self._returned(size)
 
     def _release_vectors(self) -> None:
         if self._vectors is not None:

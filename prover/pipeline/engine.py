@@ -60,6 +60,8 @@ class Engine:
     ----------
     circuit_bytes, mask_bytes
         What the assignment of a circuit takes of ``assignments``, and what the masks take.
+    assignment_bytes
+        What all assignments take together at most.
 
     Raises
     ------
@@ -95,8 +97,10 @@ class Engine:
         )
         self.circuit_bytes = each = self._synthesis.nbytes
         self.mask_bytes = self._synthesis.mask_bytes
-        self._limit = (len(backends) + 1) * each if ahead is None else ahead - self.mask_bytes
-        if self._limit < each:
+        self.assignment_bytes = (
+            (len(backends) + 1) * each if ahead is None else ahead - self.mask_bytes
+        )
+        if self.assignment_bytes < each:
             raise UsageError(
                 f"{format_size(ahead or 0)} hold no circuit: the assignment of one of {key.path} "
                 f"takes {format_size(each + self.mask_bytes)}"
@@ -136,7 +140,7 @@ class Engine:
             lambda number, returned: make(witness_of(number), returned),
             count,
             each=self.circuit_bytes,
-            limit=self._limit,
+            limit=self.assignment_bytes,
         ) as ahead:
             _Workers(self, ahead, finish, advance, blinding).run(self._backends)
 
@@ -236,7 +240,7 @@ class _Workers:
         del found
         with bigmem.record_layers() as recorded, bigmem.layer("circuit"):
             self._engine.prove(number, assignment, backend, self._finish, self._blinding)
-        (layer,) = recorded().layers
         with bigmem.layer("advance"), self._telling:
+            (layer,) = recorded().layers
             self._advance(number, layer)
         return True

@@ -11,11 +11,18 @@ from typing import NamedTuple, Self
 
 import bigmem
 from bigmem._core import thread_seconds
-from bigmem.layers import Span, observe, unobserve
+from bigmem.layers import surround, unsurround
 from bigmem.native import NativeAllocator
 
 ROOTS = ("worker", "ahead")
 """The outermost layers of a thread of the engine; what is around them is not looked at."""
+
+
+Clocks = tuple[float, float]
+"""``wall_s`` and ``cpu_s`` of a `Reading`"""
+
+Counts = tuple[float, int, float, float]
+"""The others"""
 
 
 class Reading(NamedTuple):
@@ -86,7 +93,8 @@ class Node:
 class Timers:
     """Reads clocks and counters whenever a layer begins or ends, while it is open as a context.
 
-    The layers of a thread must nest. What reading takes is left out of all layers.
+    The layers of a thread must nest. What reading takes, and what `bigmem.layer` itself does, is
+    left out of all layers, but for a microsecond of the kernel's time.
 
     Parameters
     ----------
@@ -101,7 +109,7 @@ class Timers:
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
-        observe(self._left, self._entered)
+        surround(self._stop, self._go_on)
         return self
 
     def __exit__(
@@ -110,7 +118,7 @@ class Timers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        unobserve(self._left, self._entered)
+        unsurround(self._stop, self._go_on)
         self._end = time.monotonic()
 
     @property
@@ -130,56 +138,76 @@ class Timers:
         threads = list(self._threads.values())
         return sum(thread.reading_s for thread in threads if name in thread.root.inside)
 
-    def _entered(self, name: str) -> None:
-        thread = self._threads.setdefault(threading.get_ident(), _Thread())
-        if thread.stack or name in ROOTS:
-            thread.enter(name, self._read())
-            thread.go_on(self._read())
-
-    def _left(self, span: Span) -> None:
+    def _stop(self, name: str | None) -> None:
+        clocks = self._clocks()
         thread = self._threads.get(threading.get_ident())
-        if thread is not None and thread.stack:
-            thread.leave(self._read())
-            thread.go_on(self._read())
+        if thread is None or not thread.stack:
+            if name not in ROOTS:
+                return
+            if thread is None:
+                thread = self._threads[threading.get_ident()] = _Thread()
+        thread.stop(_reading(clocks, self._counts()))
+        if name is None:
+            thread.stack.pop()
+        else:
+            thread.enter(name)
 
-    def _read(self) -> Reading:
-        mapped, released = self._spent()
+    def _go_on(self) -> None:
+        thread = self._threads.get(threading.get_ident())
+        if thread is not None and thread.stopped:
+            thread.stopped = False
+            thread.counts = self._counts()
+            thread.clocks = wall, _ = self._clocks()
+            thread.reading_s += wall - thread.stopped_s
+
+    def _clocks(self) -> Clocks:
+        return time.monotonic(), time.thread_time()
+
+    def _counts(self) -> Counts:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
-        return Reading(
-            time.monotonic(), time.thread_time(), usage.ru_stime, usage.ru_minflt, mapped, released
-        )
+        return usage.ru_stime, usage.ru_minflt, *self._spent()
 
 
 class _Thread:
-    """The layers that a thread is in, the latest reading, and that from which the layers count."""
+    """The layers that a thread is in, and the latest reading, from which the innermost counts.
+
+    Attributes
+    ----------
+    clocks, counts
+        That reading, which is made a `Reading` only where layers are stopped anyway.
+    stopped, stopped_s
+        Whether nothing counts at the moment, and since when nothing did the last time.
+    """
 
     def __init__(self) -> None:
         self.root = Node()
         self.stack: list[Node] = []
-        self.last = Reading()
-        self.now = Reading()
+        self.clocks: Clocks = (0.0, 0.0)
+        self.counts: Counts = (0.0, 0, 0.0, 0.0)
+        self.stopped = False
+        self.stopped_s = 0.0
         self.reading_s = 0.0
 
-    def enter(self, name: str, now: Reading) -> None:
+    def stop(self, now: Reading) -> None:
+        """Charge the innermost layer, which goes on later, or what is entered then."""
+        if self.stopped:
+            return  # a layer within what another one does to begin or to end
+        if self.stack:
+            last = _reading(self.clocks, self.counts)
+            self.stack[-1].own = self.stack[-1].own.plus(now.plus(last, -1))
+        self.stopped, self.stopped_s = True, now.wall_s
+
+    def enter(self, name: str) -> None:
         around = self.stack[-1] if self.stack else self.root
-        self._charge(now)
         node = around.inside.setdefault(name, Node())
         node.calls += 1
         self.stack.append(node)
 
-    def leave(self, now: Reading) -> None:
-        self._charge(now)
-        self.stack.pop()
 
-    def go_on(self, now: Reading) -> None:
-        """Leave out what has passed since the layer began or ended."""
-        self.reading_s += now.wall_s - self.now.wall_s
-        self.last = now
-
-    def _charge(self, now: Reading) -> None:
-        if self.stack:
-            self.stack[-1].own = self.stack[-1].own.plus(now.plus(self.last, -1))
-        self.now = now
+def _reading(clocks: Clocks, counts: Counts) -> Reading:
+    wall, cpu = clocks
+    kernel, faults, mapped, released = counts
+    return Reading(wall, cpu, kernel, faults, mapped, released)
 
 
 def _spent_in(allocators: Collection[bigmem.Allocator]) -> Callable[[], tuple[float, float]]:

@@ -18,7 +18,7 @@ from bench.machine import forget_peak
 from bench.pipeline_inputs import Inputs
 from bench.pipeline_run import by_mark, gap, processor_seconds, reclaimers
 from bigmem import _core, osmem
-from bigmem.cuda import driver
+from bigmem.cuda import PinnedAllocator, driver
 from prover.backends.cuda.backend import CudaBackend
 from prover.pipeline.report import LayerReport, Row
 
@@ -114,8 +114,9 @@ def test_the_peak_can_be_forgotten() -> None:
 
 
 @pytest.mark.parametrize("mode", ["seed", "normal"])
+@pytest.mark.parametrize("policy", ["recycle+pinned", "pinned ahead"])
 def test_the_cells_of_a_gpu_run_over_an_emulated_one(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = Inputs(tmp_path / "inputs", "bn128", 6, 3)
     inputs.make("cpu", print)
@@ -126,15 +127,30 @@ def test_the_cells_of_a_gpu_run_over_an_emulated_one(
     backend = CudaBackend(device, HostPointSums(device))  # type: ignore[arg-type]
     monkeypatch.setattr(pipeline_run, "get_backend", lambda *_, **__: backend)
     options = argparse.Namespace(
-        key=inputs.key, mode=mode, policy="recycle+pinned", regime="4 KiB", backend="cuda",
+        key=inputs.key, mode=mode, policy=policy, regime="4 KiB", backend="cuda",
         ahead=None, unexplained=1.0, out=tmp_path, witnesses=inputs.witnesses,
     )  # fmt: skip
+    prefaulted = []
+    prefault = PinnedAllocator.prefault
+
+    def watched(allocator: PinnedAllocator, nbytes: int) -> None:
+        prefaulted.append(nbytes)
+        prefault(allocator, nbytes)
+
+    monkeypatch.setattr(PinnedAllocator, "prefault", watched)
     run = pipeline_run.measure(options)
     assert "error" not in run
     assert inputs.judge([(Path(a), Path(b)) for a, b in run["proofs"]]) is None
     pinned = run["owners"]["assignments"]
-    assert pinned["allocations"] == 2 + 3 * (4 if mode == "seed" else 1)
-    assert pinned["warm_hits"] > 0
+    blocks = 2 + 3 * (4 if mode == "seed" else 1)
+    vectors = 4 if mode == "seed" else 1  # a page each
+    assert prefaulted == ([2 * vectors * 4096] if policy == "pinned ahead" else [])
+    if prefaulted:
+        assert pinned["warm_hits"] == blocks
+        assert pinned["allocations"] == blocks + 1
+    else:
+        assert pinned["allocations"] == blocks
+        assert 0 < pinned["warm_hits"] < blocks
     assert 0 < run["device_s"] < run["wall_s"]
     gc.collect()
     _core.FakeCuda()  # what is left undone is done

@@ -34,6 +34,8 @@ def log(tmp_path: Path) -> Path:
     path = tmp_path / "log.json"
     with traced(path) as watched:
         first = watched.allocate(4 * MIB)
+        with bigmem.layer("release"), bigmem.layer("allocate"):  # names like those of events
+            pass
         memoryview(first)[: 2 * MIB] = bytes(2 * MIB)
         made: list[bigmem.Block] = []
         thread = threading.Thread(

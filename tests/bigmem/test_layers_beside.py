@@ -285,25 +285,31 @@ def test_observers_are_told_of_every_call(spans: list[Any]) -> None:
     assert len(spans) == 4
 
 
-def test_entries_are_told_before_they_count(spans: list[Any]) -> None:
-    entered: list[tuple[str, float]] = []
+def test_what_a_layer_does_itself_is_surrounded() -> None:
+    told: list[object] = []
 
-    def note(name: str) -> None:
-        entered.append((name, time.monotonic()))
+    def after() -> None:
+        told.append("after")
 
-    module.observe(spans.append, note)
+    def observer(span: Any) -> None:
+        told.append(span.seconds)
+
+    module.surround(told.append, after)
+    module.observe(observer)
     try:
-        with bigmem.layer("outer"), bigmem.layer("inner"):
-            pass
+        with bigmem.layer("outer"):
+            told.append("body")
+            with bigmem.layer("inner"):
+                pass
     finally:
-        module.unobserve(spans.append, note)
+        module.unsurround(told.append, after)
+        module.unobserve(observer)
     with bigmem.layer("unseen"):
         pass
-    assert [name for name, _ in entered] == ["outer", "inner"]
-    (inner, _), (outer, _) = spans[:2], spans[2:4]
-    assert entered[0][1] <= outer.begin_s
-    assert entered[1][1] <= inner.begin_s
-    module.unobserve(spans.append, note)
+    module.unsurround(told.append, after)  # is undone already
+    shown = [type(what) if isinstance(what, float) else what for what in told]
+    end = [None, float, "after"]
+    assert shown == ["outer", "after", "body", "inner", "after", *end, *end]
 
 
 def test_an_observer_may_leave_while_it_is_told(spans: list[Any]) -> None:

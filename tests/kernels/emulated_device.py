@@ -91,6 +91,9 @@ class EmulatedDevice:
     def rejoin(self) -> None:
         pass
 
+    def release_uploads(self) -> None:
+        pass
+
     def prepare(self, curve: Curve) -> None:
         pass
 

@@ -33,7 +33,8 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(place, name, run)
 
-    monkeypatch.setattr(Timers, "_read", lambda timers: now)
+    monkeypatch.setattr(Timers, "_clocks", lambda timers: now[:2])
+    monkeypatch.setattr(Timers, "_counts", lambda timers: now[2:])
     for name in ("upload", "download", "synchronize", "launch"):
         slow(WholeDevice, name)
     for name in ("launch", "to_host"):

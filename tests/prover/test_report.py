@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import bigmem
+from bigmem.layers import observe, unobserve
 from prover.backends.cpu.backend import CpuBackend
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -30,7 +31,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(Timers, "_read", lambda self: clock.now)
+    monkeypatch.setattr(Timers, "_clocks", lambda self: clock.now[:2])
+    monkeypatch.setattr(Timers, "_counts", lambda self: clock.now[2:])
     monkeypatch.setattr(Timers, "wall_s", property(lambda self: clock.now.wall_s))
     return clock
 
@@ -108,23 +110,48 @@ def test_layers_that_copy(clock):
 
 
 def test_reading_is_in_no_layer(clock, monkeypatch):
-    def read(timers):
-        now = clock.now
-        clock.advance(1.0)
-        return now
+    """Clocks are read first where a layer stops, and last where one goes on."""
 
-    monkeypatch.setattr(Timers, "_read", read)
+    def counts(timers):
+        clock.advance(1.0)
+        return clock.now[2:]
+
+    monkeypatch.setattr(Timers, "_counts", counts)
 
     def body():
+        clock.advance(4.0)
         with bigmem.layer("ntt"):
             clock.advance(8.0)
 
     report = report_of(body)
-    # Six times twice; between each two readings the first one's second passes and is left out, the
-    # second one's is not.
-    assert report.reading_s == 6.0
-    assert row(report, "ntt").outer_s == 9.0
-    assert report.between_s == report.wall_s - 6.0 - 13.0
+    # Of three layers, each begins and ends, with two readings.
+    assert report.reading_s == 12.0
+    assert (row(report, "ntt").outer_s, row(report).gap_s) == (8.0, 4.0)
+    assert (report.wall_s, report.between_s) == (24.0, 0.0)
+
+
+def test_a_layer_may_begin_while_another_one_does(clock):
+    """As in a destructor, or an observer."""
+
+    def observer(span):
+        if span.name == "proof":
+            clock.advance(2.0)
+            with bigmem.layer("told"):
+                clock.advance(4.0)
+            clock.advance(8.0)
+
+    def body():
+        with bigmem.layer("proof"):
+            clock.advance(1.0)
+
+    observe(observer)
+    try:
+        report = report_of(body)
+    finally:
+        unobserve(observer)
+    assert (row(report, "proof").outer_s, row(report, "told").outer_s) == (1.0, 4.0)
+    # From where that layer has ended on, what is around it goes on.
+    assert (row(report).gap_s, report.reading_s) == (8.0, 2.0)
 
 
 @pytest.mark.parametrize(("gap", "good"), [(0.9, True), (1.1, False)])

@@ -57,6 +57,7 @@ class CudaBackend(Backend):
         self._on_host: WeakKeyDictionary[ProvingKey, Matrices] = WeakKeyDictionary()
         self._transforms: dict[str, Transform] = {}
         self._seconds: dict[str, float] = {}
+        self._stages: list[tuple[str, Any, Any]] = []  # of this proof: name, begin and end
         self._lock = threading.Lock()
 
     def sums(
@@ -87,7 +88,11 @@ class CudaBackend(Backend):
             for keeping in (True, False):
                 try:
                     self._device.prepare(key.curve)
-                    return self._sums(key, operands, drop, self._room(key) if keeping else 0)
+                    with bigmem.layer("prep MSM"):
+                        room = self._room(key) if keeping else 0
+                        # What a proof that failed has left may use memory that is free now.
+                        self._device.rejoin()
+                    return self._sums(key, operands, drop, room)
                 except MemoryError:
                     pass
                 self._give_back()
@@ -110,36 +115,51 @@ class CudaBackend(Backend):
     def _sums(
         self, key: ProvingKey, operands: Operands, drop: Callable[[], None], room: int
     ) -> Sums:
-        self._device.rejoin()  # what a proof that failed has left may use memory that is free now
+        self._stages.clear()  # of a proof that failed
         with self._stage("witness"):
             w = self._device.upload(operands.w)
             drop()
         with bigmem.layer("NTT/MSM-H"):
             h = self._quotient_values(key, operands, w, room)
-            with self._stage("msm H"):
-                sum_h = self._sum(key, "H", 1, key.h1, _Scalars(h), room)
+            scalars = _Scalars(h)
             del h
+            sum_h = self._sum(key, "msm H", 1, key.h1, scalars, room)
+            with bigmem.layer("release"):
+                del scalars
         scalars = _Scalars(w)
-        with self._stage("msm A"):
-            sum_a = self._sum(key, "A", 1, key.a1, scalars, room)
-        with self._stage("msm B1"):
-            sum_b1 = self._sum(key, "B1", 1, key.b1, scalars, room)
-        with bigmem.layer("B in G2"), self._stage("msm B2"):
-            sum_b2 = self._sum(key, "B2", 2, key.b2, scalars, room)
-        with self._stage("msm C"):
-            sum_c = self._sum(key, "C", 1, key.c1, scalars, room)
-            # The ends of all sums, of which only the last may still be running
-            with bigmem.layer("tail MSMs"):
-                return Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
+        sum_a = self._sum(key, "msm A", 1, key.a1, scalars, room)
+        sum_b1 = self._sum(key, "msm B1", 1, key.b1, scalars, room)
+        with bigmem.layer("B in G2"):
+            sum_b2 = self._sum(key, "msm B2", 2, key.b2, scalars, room)
+        sum_c = self._sum(key, "msm C", 1, key.c1, scalars, room)
+        # The ends of all sums, of which only the last may still be running
+        with bigmem.layer("msm C"), bigmem.layer("tail MSMs"):
+            begin = self._device.record()
+            sums = Sums(a=sum_a(), b1=sum_b1(), b2=sum_b2(), c=sum_c(), h=sum_h())
+            self._ended("msm C", begin)
+            self._add_seconds()
+        with bigmem.layer("release"):
+            del w, scalars, sum_a, sum_b1, sum_b2, sum_c, sum_h
+        return sums
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        """A layer that waits for what it has started, and its time by the device's own clock."""
+        """A layer that waits for what it has started, and that the device's own clock times."""
         with bigmem.layer(name):
             begin = self._device.record()
             yield
-            seconds = self._device.seconds(begin, self._device.record())
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+            self._ended(name, begin)
+            self._device.synchronize()
+
+    def _ended(self, name: str, begin: Any) -> None:
+        """Note the event at the end of a stage; asking for its time would take some, too."""
+        self._stages.append((name, begin, self._device.record()))
+
+    def _add_seconds(self) -> None:
+        for name, begin, end in self._stages:
+            seconds = self._device.seconds(begin, end)
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        self._stages.clear()
 
     def _quotient_values(self, key: ProvingKey, operands: Operands, w: Array, room: int) -> Array:
         vectors = operands.vectors()
@@ -153,19 +173,19 @@ class CudaBackend(Backend):
     def _quotient_values_from(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> Array:
         """The steps of `prover.qap.quotient_values`, on vectors of the host."""
         device, transform = self._device, self._transform(curve)
-        h, x = device.empty(a.shape), device.empty(b.shape)
         with self._stage("transfer"):
-            device.upload(a, h)
-            device.upload(b, x)
+            h, x = device.upload(a), device.upload(b)
         with self._stage("ntt"):
             transform.odd_coset(h)
             transform.odd_coset(x)
             self._pointwise(curve, "multiply", h, x, h)
         with self._stage("transfer"):
             device.upload(c, x)
+            device.release_uploads()  # wiped beside the sums, and back for the next proof
         with self._stage("ntt"):
             transform.odd_coset(x)
             self._pointwise(curve, "difference", h, x, h)
+            del x  # what is allocated there comes in the stream's turn
         return h
 
     def _quotient_values_of(self, key: ProvingKey, w: Array, room: int) -> Array:
@@ -230,31 +250,36 @@ class CudaBackend(Backend):
         return self._on_host[key]
 
     def _sum(
-        self, key: ProvingKey, name: str, group: int, points: Bytes, scalars: "_Scalars", room: int
+        self, key: ProvingKey, stage: str, group: int, points: Bytes, scalars: "_Scalars", room: int
     ) -> Callable[[], Bytes]:
         """Start the sum of scalars times points, which are those of the last scalars.
 
         Returns
         -------
-        What waits for it.
+        What waits for its end.
         """
-        lacking = len(scalars.values) - len(points)
-        kept: Array | None = self._resident.find(key, name)
-        if kept is None:
-            nbytes = len(scalars.values) * points.shape[1]
+        with bigmem.layer(stage):
+            lacking = len(scalars.values) - len(points)
             with bigmem.layer("prep MSM"):
-                kept = self._resident.keep(
-                    key, name, nbytes, room, lambda: self._padded(points, lacking, key)
-                )
-        if kept is None:
-            total = self._streamed_sum(key, group, points, scalars.values[lacking:])
-            return lambda: total
-        if scalars.sorted is None:
-            scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
-        with bigmem.layer("tail MSMs"):
-            pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
-            self._device.synchronize()
-        return lambda: self._point_sums.finish(pending)
+                begin = self._device.record()
+                kept: Array | None = self._resident.find(key, stage)
+                if kept is None:
+                    nbytes = len(scalars.values) * points.shape[1]
+                    kept = self._resident.keep(
+                        key, stage, nbytes, room, lambda: self._padded(points, lacking, key)
+                    )
+            if kept is None:
+                total = self._streamed_sum(key, group, points, scalars.values[lacking:])
+                with bigmem.layer("tail MSMs"):
+                    self._ended(stage, begin)
+                return lambda: total
+            if scalars.sorted is None:
+                scalars.sorted = self._point_sums.sort(key.curve, scalars.values)
+            with bigmem.layer("tail MSMs"):
+                pending = self._point_sums.add(key.curve, group, kept, scalars.sorted)
+                self._ended(stage, begin)
+                self._device.synchronize()
+            return lambda: self._point_sums.finish(pending)
 
     def _padded(self, points: Bytes, lacking: int, key: ProvingKey) -> Array:
         """A copy of points behind infinities, so that all sums over w share its sorted scalars."""

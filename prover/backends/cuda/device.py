@@ -112,7 +112,7 @@ class Device:
             try:
                 yield
             finally:
-                self._staging.release()
+                self.release_uploads()
 
     # Memory
 
@@ -143,6 +143,10 @@ class Device:
         ]
         self._staging.copy(pieces, self._cupy.cuda.get_current_stream(), drop)
         return out
+
+    def release_uploads(self) -> None:
+        """Let go of the pinned memory of uploads so far, as the end of `use` does."""
+        self._staging.release()
 
     @property
     def uploads(self) -> str:

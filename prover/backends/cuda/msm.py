@@ -6,6 +6,7 @@ done this way.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,6 +85,7 @@ class Tail:
     result: Any
 
 
+@cache
 def tail_bytes(curve: Curve, group: int) -> int:
     """Bytes that `add_points` wants for its result."""
     most = max(windows.count for windows in possible(curve.r.bit_length()))

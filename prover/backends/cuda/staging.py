@@ -17,7 +17,7 @@ Piece = tuple[NDArray[Any], Any]
 
 PINNED_BYTES = 384 << 20
 """Four times what `Uploads` takes at most: of the two streams that a proof may copy in, what it
-copies through, and what the one before it has copied through, while that is wiped.
+copies through, and what was copied through before that, while it is wiped.
 
 With less, a proof may have to give pinned memory back and pin it anew, which takes far longer.
 """
