@@ -52,10 +52,15 @@ def write(address: int, value: int, nbytes: int) -> None:
     ctypes.memset(address, value, nbytes)
 
 
-def share_back(before: int, taken: int, start: float) -> float:
-    """The part of the bytes taken that is with the system at most two seconds after `start`."""
+def share_back(before: int, taken: int, start: float) -> float | None:
+    """The part of the bytes taken that is with the system at most two seconds after `start`.
+
+    None where nothing was taken, as by a pool that had it already.
+    """
+    if taken <= 0:
+        return None
     while True:
-        share = 1 - (before - available()) / taken if taken > 0 else 1.0
+        share = 1 - (before - available()) / taken
         if share >= 0.99 or time.perf_counter() - start > BACK_SECONDS:
             return share
         time.sleep(0.01)

@@ -95,6 +95,32 @@ PyObject* driver_device_of(PyDriver* self, PyObject* args) {
   return PyLong_FromLong(device);
 }
 
+PyObject* driver_enter(PyDriver* self, PyObject* device) {
+  const long ordinal = PyLong_AsLong(device);
+  if (ordinal == -1 && PyErr_Occurred()) return nullptr;
+  const Driver& driver = *self->driver;
+  bool entered;
+  {
+    WithoutGil nogil;
+    const Calling calling(driver);
+    cuda::Context primary = nullptr;
+    entered = calling &&
+              cuda::primary_context(driver, static_cast<int>(ordinal), &primary) == cuda::success &&
+              primary && driver.ctx_push(primary) == cuda::success;
+  }
+  return PyBool_FromLong(entered);
+}
+
+PyObject* driver_leave(PyDriver* self, PyObject*) {
+  const Driver& driver = *self->driver;
+  {
+    WithoutGil nogil;
+    cuda::Context popped;
+    if (driver.usable()) driver.ctx_pop(&popped);
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* driver_usable(PyDriver* self, PyObject*) {
   return PyBool_FromLong(self->driver->usable());
 }
@@ -150,6 +176,11 @@ PyMethodDef driver_methods[] = {
     {"device_of", reinterpret_cast<PyCFunction>(driver_device_of), METH_VARARGS,
      "device_of(stream=0)\n--\n\nThe one in whose primary context a stream works, or None; that of "
      "a default stream is the one that this thread uses."},
+    {"enter", reinterpret_cast<PyCFunction>(driver_enter), METH_O,
+     "enter(device)\n--\n\nHave this thread use the primary context of a device until leave(); "
+     "False if the device has none."},
+    {"leave", reinterpret_cast<PyCFunction>(driver_leave), METH_NOARGS,
+     "leave()\n--\n\nUndo enter()."},
     {"usable", reinterpret_cast<PyCFunction>(driver_usable), METH_NOARGS,
      "usable()\n--\n\nFalse in a child of the process that made it."},
     {"error_name", reinterpret_cast<PyCFunction>(driver_error_name), METH_O,

@@ -1,6 +1,5 @@
 """Telling an allocator what a GPU is still to do with its memory."""
 
-import operator
 from typing import Any
 
 from .. import _core
@@ -8,6 +7,7 @@ from .._core import Block
 from ..errors import BigmemError
 from . import captures
 from .driver import loaded
+from .streams import current, stream_of
 
 
 def record(array: Any, stream: Any = None) -> None:
@@ -25,7 +25,8 @@ def record(array: Any, stream: Any = None) -> None:
         owns it.
     stream
         A stream of CuPy or PyTorch, any object with ``__cuda_stream__``, or a handle as a number;
-        `None` for the legacy default stream.
+        `None` for the legacy default stream. A default stream is that of the device which this
+        thread uses, unless the object tells of which device it is, as PyTorch's do.
 
     Raises
     ------
@@ -38,7 +39,9 @@ def record(array: Any, stream: Any = None) -> None:
     if not nbytes:
         return
     fences = loaded().fences
-    event = fences.record(_handle_of(stream))
+    on = stream_of(stream)
+    with current(on):
+        event = fences.record(on.handle)
     if fences.attach(address, event):
         return
     block = _core.block_at(address)
@@ -67,28 +70,3 @@ def _range_of(array: Any) -> tuple[int, int]:
         raise BigmemError(
             f"record() takes an array, a tensor, a buffer or a block, not {type(array).__name__}"
         ) from None
-
-
-def _handle_of(stream: Any) -> int:
-    try:
-        handle = _handle_shown_by(stream)
-    except (TypeError, ValueError, LookupError):
-        handle = -1
-    if not 0 <= handle < 1 << 64:
-        what = repr(stream) if isinstance(stream, int) else type(stream).__name__
-        raise BigmemError(f"expected a stream, not {what}")
-    return handle
-
-
-def _handle_shown_by(stream: Any) -> int:
-    if stream is None:
-        return 0
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        # A method, (version, handle); a plain tuple in its first implementations.
-        return int((protocol() if callable(protocol) else protocol)[1])
-    for name in ("ptr", "cuda_stream"):
-        handle = getattr(stream, name, None)
-        if handle is not None:
-            return int(handle)
-    return operator.index(stream)

@@ -16,11 +16,12 @@ from ..errors import BigmemError
 from ..sizes import format_size, parse_size
 from .default import default_allocator
 from .driver import loaded
-from .fences import _handle_of
 from .pinned import PinnedAllocator
+from .streams import current, stream_of
 
 # Measured on 16 cores: one thread copies 7.5 GiB/s, eight to twelve keep a GPU busy that takes 51.
 _THREADS = min(12, len(os.sched_getaffinity(0)))
+_PER_THREAD = 2  # the handle of that default stream
 # Smaller ones keep the GPU waiting for its next order (2 MiB: 48 GiB/s; 1 MiB: 42), larger ones do
 # not stay in the caches (8 MiB: 47; 16 MiB: 34). This gives 49.
 _CHUNK = 4 << 20
@@ -99,11 +100,13 @@ class Uploads:
         size = parse_size(chunk)
         if not isinstance(depth, int) or depth < 1 or size < 1:
             raise BigmemError(f"depth and chunk are whole numbers from 1, not {depth!r} and {size}")
-        self._stream, self._cuda = _handle_of(stream), loaded()
-        chosen = default_allocator(stream=self._stream) if allocator is None else allocator
-        if not isinstance(chosen, PinnedAllocator):
-            raise BigmemError(f"allocator is a PinnedAllocator, not {chosen!r}")
-        self._allocator = chosen
+        self._stream, self._cuda = stream_of(stream), loaded()
+        if allocator is None:
+            with current(self._stream):
+                allocator = default_allocator(stream=self._stream.handle)
+        if not isinstance(allocator, PinnedAllocator):
+            raise BigmemError(f"allocator is a PinnedAllocator, not {allocator!r}")
+        self._allocator = allocator
         self._depth = depth
         self._chunk = -(-size // _PAGE) * _PAGE
         self._piece = self._threads = 0  # what the block is for
@@ -112,10 +115,13 @@ class Uploads:
 
     def send(self, host_iterable: Iterable[Any], device_buffers: Iterable[Any]) -> None:
         """Copy arrays as `upload` does, and keep the pinned memory unless that fails."""
-        self._cuda.fences.record(self._stream)  # before anything of ours is in a graph
+        with current(self._stream):
+            # Refused before anything of ours is in a graph.
+            self._cuda.fences.record(self._stream.handle)
         try:
             for source, target in _pairs(host_iterable, device_buffers):
-                self._send(source, target)
+                with current(self._stream):
+                    self._send(source, target)
         except BaseException:
             self.close()  # of a copy that was refused half way nobody knows when it is over
             raise
@@ -124,9 +130,12 @@ class Uploads:
         """Release the pinned memory, which waits for the GPU; another `send` takes new."""
         block, self._block, self._stage = self._block, None, None
         if block is not None:
-            # Without an event it waits for all that the GPU does.
-            with suppress(BigmemError):
-                self._cuda.fences.attach(block.address, self._cuda.fences.record(self._stream))
+            # Without an event it waits for all that the GPU does. The per-thread stream is another
+            # one in each thread, and others may have sent.
+            if self._stream.handle != _PER_THREAD:
+                with suppress(BigmemError), current(self._stream):
+                    event = self._cuda.fences.record(self._stream.handle)
+                    self._cuda.fences.attach(block.address, event)
             block.release()
 
     def __enter__(self) -> Self:
@@ -150,7 +159,7 @@ class Uploads:
         self._block = self._allocator.allocate(piece * threads * self._depth)
         return CudaStage(
             self._cuda.fences,
-            self._stream,
+            self._stream.handle,
             self._block.address,
             piece,
             threads,

@@ -43,7 +43,8 @@ def get_backend(
     sharers
         Among how many backends, this one included, that memory is divided.
     notify
-        Told in lines when GPU kernels have to be compiled.
+        Told in lines when GPU kernels have to be compiled, and why ``"auto"`` leaves a large
+        circuit to the CPU.
 
     Raises
     ------
@@ -58,9 +59,11 @@ def get_backend(
 
         try:
             return CudaBackend(Device(device_memory, notify, sharers=sharers))
-        except UnavailableBackend:
+        except UnavailableBackend as error:
             if name == "cuda":
                 raise
+            if notify is not None:
+                notify(f"proving on the CPU: {error}")
     from prover.backends.cpu.backend import CpuBackend
 
     return CpuBackend(threads)

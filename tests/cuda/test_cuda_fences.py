@@ -319,6 +319,55 @@ def test_copies_in_flight_are_never_overwritten(fake: _core.FakeCuda) -> None:
     assert allocator.stats().warm_hits > 0
 
 
+@pytest.mark.parametrize("handle", [0, 1, 2])
+@pytest.mark.parametrize("name", ["device_index", "device_id"])
+def test_a_default_stream_is_of_the_device_that_it_tells(
+    fake: _core.FakeCuda, handle: int, name: str
+) -> None:
+    """Its handle is the same everywhere; this thread may use another device."""
+    fake = _core.FakeCuda(devices=2)
+    for device in (0, 1):
+        fake.activate(device)
+    cuda = driver.loaded().driver
+    allocator = PinnedAllocator(1)
+    assert cuda.enter(0)
+    try:
+        block = allocator.allocate(SIZE)
+        assert cuda.enter(1)
+        fake.submit(handle)
+        cuda.leave()
+        record(block, Stream(cuda_stream=handle, **{name: 1}))
+        block.release()
+        assert not allocator.flush(0.05)
+        assert cuda.enter(1)
+        fake.finish(handle)
+        cuda.leave()
+        assert allocator.flush(10)
+    finally:
+        cuda.leave()
+
+
+def test_a_default_stream_of_no_device_is_that_which_is_used(fake: _core.FakeCuda) -> None:
+    """CuPy's, whose device is -1; and a device without a context runs nothing."""
+    fake = _core.FakeCuda(devices=2)
+    fake.activate(0)
+    allocator = PinnedAllocator(0)
+    cuda = driver.loaded().driver
+    assert not cuda.enter(1)
+    assert cuda.enter(0)
+    try:
+        for device in (-1, 1):
+            fake.submit(0)
+            block = allocator.allocate(SIZE)
+            record(block, Stream(ptr=0, device_id=device))
+            block.release()
+            assert not allocator.flush(0.02)
+            fake.finish(0)
+            assert allocator.flush(10)
+    finally:
+        cuda.leave()
+
+
 def test_a_default_stream_without_a_context_may_be_any_devices(fake: _core.FakeCuda) -> None:
     """A thread that has used no device yet: CUDA would take the first, and we recorded another."""
     fake = _core.FakeCuda(devices=2)

@@ -12,6 +12,7 @@ from prover.backends import get_backend
 from prover.backends.cuda import backend as backend_module
 from prover.backends.cuda.matrices import compress
 from prover.backends.cuda.transform import Transform
+from prover.curves import CURVES
 from prover.errors import OutOfDeviceMemory, UnavailableBackend
 from prover.formats.r1cs import R1cs
 from prover.formats.wtns import Witness
@@ -104,6 +105,28 @@ def test_a_refused_allocation_costs_nothing_but_time(large, device, make_backend
     assert bytes_of(*large, backend) == expected
 
 
+def test_the_last_refusal_is_told(large, make_device, make_backend, monkeypatch):
+    """Memory of the host may be what lacks."""
+
+    def refuse(*_):
+        raise MemoryError("no room on the host\nor so")
+
+    monkeypatch.setattr(backend_module, "compress", refuse)
+    with pytest.raises(OutOfDeviceMemory, match=r"\(the last refusal: no room on the host\); use"):
+        bytes_of(*large, make_backend(make_device()))
+
+
+def test_what_other_tables_take_is_no_room(large, device, make_backend):
+    backend = make_backend(device)
+    key, _ = large
+    alone = backend._room(key)
+    (other,) = (one for one in CURVES.values() if one != key.curve)
+    for curve, log in ((other, 12), (key.curve, 13)):
+        backend._transform(curve).odd_coset(device.empty((1 << log, 32)))
+    grown = Transform.table_bytes(1 << 13) - Transform.table_bytes(key.domain)
+    assert alone - backend._room(key) == Transform.table_bytes(1 << 12) + grown
+
+
 def test_keys_make_room_for_each_other(large, make_device, make_backend):
     key, witness = large
     roomy = make_device()
@@ -153,7 +176,10 @@ def no_cupy(monkeypatch):
 def test_without_cupy(no_cupy):
     with pytest.raises(UnavailableBackend, match=r"CuPy .*--backend cpu"):
         get_backend("cuda")
-    assert get_backend("auto", domain=1 << 20).name == "cpu"
+    told = []
+    assert get_backend("auto", domain=1 << 20, notify=told.append).name == "cpu"
+    (line,) = told
+    assert line.startswith("proving on the CPU: the cuda backend needs CuPy")
 
 
 def test_small_circuits_never_look_for_a_gpu(monkeypatch):

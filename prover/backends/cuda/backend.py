@@ -84,6 +84,7 @@ class CudaBackend(Backend):
 
     def _sums_of(self, key: ProvingKey, operands: Operands, drop: Callable[[], None]) -> Sums:
         with bigmem.layer("sums"), self._lock, self._device.use():
+            refused = ""
             # If memory was lost to others or to gaps: once more, with nothing kept.
             for keeping in (True, False):
                 try:
@@ -93,13 +94,13 @@ class CudaBackend(Backend):
                         # What a proof that failed has left may use memory that is free now.
                         self._device.rejoin()
                     return self._sums(key, operands, drop, room)
-                except MemoryError:
-                    pass
+                except MemoryError as error:
+                    refused = str(error)  # its frames hold what was allocated
                 self._give_back()
         raise OutOfDeviceMemory(
             f"{key.path}: a proof needs {format_size(self._least_vector_bytes(key))} of GPU memory "
             "for its vectors and some for its matrices and sums, of "
-            f"{format_size(self._device.limit)} that may be used; use --backend cpu"
+            f"{format_size(self._device.limit)} that may be used{_last(refused)}; use --backend cpu"
         )
 
     def add(self, curve: Curve, group: int, p: Bytes, q: Bytes) -> Bytes:
@@ -332,7 +333,10 @@ class CudaBackend(Backend):
         return max(n, 1)
 
     def _transform(self, curve: Curve) -> Transform:
-        return self._transforms.setdefault(curve.name, Transform(self._device, curve))
+        found = self._transforms.get(curve.name)
+        if found is None:
+            found = self._transforms[curve.name] = Transform(self._device, curve)
+        return found
 
     # Memory
 
@@ -340,11 +344,15 @@ class CudaBackend(Backend):
         """Bytes that parts of keys may take beside a proof of this one."""
         longest = max(key.signals, key.domain)
         workspace = max(self._workspace(key.curve, group, longest) for group in (1, 2))
-        table = Transform.table_bytes(key.domain)
+        self._transform(key.curve)
+        tables = sum(
+            transform.room_for(key.domain if transform.curve == key.curve else 0)
+            for transform in self._transforms.values()
+        )
         vectors = (key.signals + 3 * key.domain) * SCALAR_BYTES
         # While the sums are made, only w and h are left of the vectors.
         during_sums = (key.signals + key.domain) * SCALAR_BYTES + workspace
-        needed = max(vectors, during_sums) + table
+        needed = max(vectors, during_sums) + tables
         return max(0, int(self._device.limit * (1 - _RESERVE)) - needed)
 
     def _workspace(self, curve: Curve, group: int, n: int) -> int:
@@ -360,6 +368,12 @@ class CudaBackend(Backend):
         for transform in self._transforms.values():
             transform.drop()
         self._device.free_unused()
+
+
+def _last(refused: str) -> str:
+    """What was said when memory was refused: it may have been the host's."""
+    line, _, _ = refused.partition("\n")
+    return f" (the last refusal: {line})" if line else ""
 
 
 class _Scalars:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prover.curves import Curve
+from prover.errors import UnavailableBackend, reason_of
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels"
@@ -24,7 +25,7 @@ COORDINATES = {1: "Fq", 2: "Fq2"}
 OPTIONS = ("--std=c++17", f"-I{KERNELS}")
 """For NVRTC; CuPy itself adds that functions are the device's by default."""
 
-_OUT_OF_MEMORY = 2
+_OUT_OF_MEMORY, _NOT_FOUND = 2, 500
 
 
 def source_of(curve: str, path: Path, group: int | None = None) -> str:
@@ -85,8 +86,10 @@ class Program:
                 try:
                     self._functions[name] = module.get_function(name)
                     break
-                except cupy.cuda.driver.CUDADriverError:
-                    continue
+                except cupy.cuda.driver.CUDADriverError as error:
+                    # The driver loads a kernel when it is asked for, which takes memory, too.
+                    if error.status != _NOT_FOUND:
+                        raise
         return self._functions[name]
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
@@ -103,7 +106,9 @@ class Program:
 
     def resident_blocks(self, name: str, threads: int) -> int:
         """Blocks that the device holds at once, by registers and threads."""
-        of_warp = -(-self.function(name).num_regs * 32 // 256) * 256
+        with memory_errors():
+            registers = self.function(name).num_regs
+        of_warp = -(-registers * 32 // 256) * 256
         warps = -(-threads // 32)
         by_registers = self._registers // (of_warp * warps)
         return int(self._multiprocessors * min(by_registers, self._threads // threads))
@@ -133,6 +138,8 @@ def compiled(curve: str, path: Path, group: int | None = None, device: int = 0) 
     ------
     MemoryError
         If the driver lacks memory to load it.
+    UnavailableBackend
+        If the folder of CuPy's cache cannot be written.
     """
     with _locks[curve, path, group]:
         return _module(curve, path, group, device)
@@ -143,8 +150,14 @@ def _module(curve: str, path: Path, group: int | None, device: int) -> Any:
     import cupy
 
     module = cupy.RawModule(code=source_of(curve, path, group), options=OPTIONS)
-    with memory_errors():
-        module.compile()
+    try:
+        with memory_errors():
+            module.compile()
+    except OSError as error:
+        raise UnavailableBackend(
+            f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
+            "CUPY_CACHE_DIR to a folder that can be written, or use --backend cpu"
+        ) from None
     return module
 
 

@@ -61,6 +61,11 @@ class Transform:
         """Bytes of the table of twiddles for vectors of ``n`` elements."""
         return max(1, n // 2) * SCALAR_BYTES
 
+    def room_for(self, n: int) -> int:
+        """Bytes of the table when it has served vectors of ``n`` elements, too."""
+        held = 0 if self._twiddles is None else int(self._twiddles.nbytes)
+        return max(held, self.table_bytes(n))
+
     def odd_coset(self, x: Array) -> None:
         """From values at the N-th roots of unity to values at the odd 2N-th roots.
 

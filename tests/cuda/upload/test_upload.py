@@ -6,6 +6,7 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from waiting import wait_for
 import bigmem
 import bigmem.cuda
 from bigmem import _core
-from bigmem.cuda import PinnedAllocator, Uploads, capturing, default, upload
+from bigmem.cuda import PinnedAllocator, Uploads, capturing, default, driver, upload
 from bigmem.cuda.pinned import is_pinned
 
 from .gpu_memory import (
@@ -375,6 +376,64 @@ def test_without_an_allocator_there_is_one_a_device(
     second = default.default_allocator()
     assert second is not first
     second.close()
+
+
+class DefaultStream:
+    """As PyTorch shows that of the second device."""
+
+    cuda_stream = 0
+    device_index = 1
+
+
+def test_a_default_stream_is_of_the_device_that_it_tells(
+    fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default, "_made", {})
+    two = _core.FakeCuda(devices=2)
+    for device in (0, 1):
+        two.activate(device)
+    cuda = driver.loaded().driver
+    assert cuda.enter(0)
+    try:
+        host = numbers(8)
+        upload([host], [target := OnDevice(host)], DefaultStream())
+        two.finish(1)  # the same stream, of the first device
+        assert not target.array.any()
+        assert cuda.enter(1)
+        two.finish(1)
+        cuda.leave()
+        assert np.array_equal(target.array, host)
+    finally:
+        cuda.leave()
+    ((device, allocator),) = default._made.items()
+    assert device == allocator.device == 1
+    assert allocator.flush(10)
+    allocator.close()
+    wait_for(lambda: two.memory() == 0)  # before there is one device again
+
+
+@pytest.mark.usefixtures("_context")
+def test_what_another_thread_sent_to_its_stream_is_waited_for(
+    fake: _core.FakeCuda, allocator: PinnedAllocator
+) -> None:
+    """The per-thread stream of the thread that closes is not the one that was used."""
+    host = numbers(MIB)
+    target = OnDevice(host)
+    uploads = Uploads(2, allocator=allocator)
+    cuda = driver.loaded().driver
+
+    def send() -> None:
+        assert cuda.enter(1)
+        uploads.send([host], [target])
+        cuda.leave()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(send).result()
+        uploads.close()
+        assert not allocator.flush(0.05)
+        fake.finish()
+        assert allocator.flush(10)
+    assert np.array_equal(target.array, host)
 
 
 def test_the_one_of_the_streams_device_is_taken(
