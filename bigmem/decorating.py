@@ -1,15 +1,54 @@
 """Functions of every kind with each call inside a context manager."""
 
+import contextlib
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from functools import partial, wraps
+from types import TracebackType, coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Fresh = Callable[[], AbstractContextManager[None]]
+
+
+class Scope(AbstractContextManager[None]):
+    """A context for one ``with`` block, or for each call of the functions that it decorates."""
+
+    def __init__(self, fresh: Fresh) -> None:
+        self._fresh = fresh
+        self._block = fresh()
+
+    def __enter__(self) -> None:
+        self._block.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._block.__exit__(kind, error, traceback)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function or method of any kind."""
+        return each_call(function, self._fresh)
+
+
+def contextmanager(function: Callable[P, Iterator[None]]) -> Callable[P, Scope]:
+    """`contextlib.contextmanager`, but what it makes decorates functions of every kind.
+
+    Those of contextlib are over once a coroutine or a generator has been made, before it runs.
+    """
+    make = contextlib.contextmanager(function)
+
+    @wraps(function)
+    def scope(*args: P.args, **kwargs: P.kwargs) -> Scope:
+        return Scope(partial(make, *args, **kwargs))
+
+    return scope
 
 
 def each_call(function: Callable[P, R], context: Fresh) -> Callable[P, R]:
@@ -35,6 +74,8 @@ def each_call(function: Callable[P, R], context: Fresh) -> Callable[P, R]:
         wrapped = _async_generator(function, context)
     elif _called_is(inspect.isgeneratorfunction, function):
         wrapped = _generator(function, context)
+        if _called_is(_is_awaitable, function):
+            wrapped = coroutine(wrapped)
     else:
         wrapped = _plain(function, context)
     return cast(Callable[P, R], wraps(function)(wrapped))
@@ -45,6 +86,12 @@ def _called_is(kind: Callable[[Any], bool], function: Any) -> bool:
     while isinstance(function, partial):
         function = function.func
     return kind(function) or kind(type(function).__call__)
+
+
+def _is_awaitable(generator_function: Any) -> bool:
+    """Whether `types.coroutine` made the generators of a function ones to await."""
+    flags: int = getattr(getattr(generator_function, "__code__", None), "co_flags", 0)
+    return bool(flags & inspect.CO_ITERABLE_COROUTINE)
 
 
 def _plain(function: Callable[..., R], context: Fresh) -> Callable[..., R]:
@@ -60,10 +107,10 @@ def _plain(function: Callable[..., R], context: Fresh) -> Callable[..., R]:
 
 def _coroutine(function: Callable[..., Any], context: Fresh) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        coroutine = function(*args, **kwargs)
+        awaited = function(*args, **kwargs)
         del args, kwargs
         with context():
-            return await coroutine
+            return await awaited
 
     return call
 

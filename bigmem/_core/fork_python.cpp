@@ -25,18 +25,8 @@ struct Fork {
   PyObject* function;  // what is to be called; null for the start of the workers
 };
 
-PyThreadState* current_thread() {
-#if PY_VERSION_HEX >= 0x030D0000
-  PyThreadState* thread = PyThreadState_GetUnchecked();
-#else
-  PyThreadState* thread = _PyThreadState_UncheckedGet();
-#endif
-  // Others may fork without the GIL, which another thread has then.
-  return thread == PyGILState_GetThisThreadState() ? thread : nullptr;
-}
-
 PyFrameObject* forking_frame() {
-  PyThreadState* thread = current_thread();
+  PyThreadState* thread = held_state();  // others may fork without the GIL
   if (!thread) return nullptr;
   // Python 3.11 may collect garbage whenever it makes an object: no finalizers inside the fork.
   const bool collects = PyGC_Disable();

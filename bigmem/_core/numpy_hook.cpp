@@ -12,10 +12,7 @@
 
 #include "block.hpp"
 #include "data_memory.hpp"
-
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
-#include <numpy/arrayobject.h>
+#include "default_handler.hpp"
 
 namespace bigmem {
 namespace {
@@ -345,19 +342,17 @@ PyObject* numpy_default(PyObject*, PyObject*) {
                            reinterpret_cast<std::uintptr_t>(&default_handler->allocator)));
 }
 
-PyObject* numpy_edit(PyObject*, PyObject* edited) {
+PyObject* numpy_edit(PyObject*, PyObject*) {
   if (!import_numpy()) return nullptr;
-  const int wanted = PyObject_IsTrue(edited);
-  if (wanted < 0) return nullptr;
-  const PyDataMemAllocator& functions = wanted ? floating.allocator : numpys;
-  PyDataMemAllocator& target = default_handler->allocator;
-  // NumPy may read them at any time: the ones that pass on what is not ours come first.
-  const auto set = [](auto& slot, auto value) { __atomic_store_n(&slot, value, __ATOMIC_RELEASE); };
-  set(target.free, functions.free);
-  set(target.realloc, functions.realloc);
-  set(target.calloc, functions.calloc);
-  set(target.malloc, functions.malloc);
-  Py_RETURN_NONE;
+  // The GIL is kept from the question to the answer: no two threads try it out at once.
+  static bool edited = false;
+  if (!edited) {
+    const int in_use = is_in_use(default_handler->allocator);
+    if (in_use < 0) return nullptr;
+    if (in_use) put_functions(default_handler->allocator, floating.allocator);
+    edited = in_use;
+  }
+  return PyBool_FromLong(edited);
 }
 
 PyObject* numpy_floating(PyObject*, PyObject*) {
@@ -429,9 +424,9 @@ PyMethodDef functions[] = {
     {"numpy_default", numpy_default, METH_NOARGS,
      "numpy_default()\n--\n\nName, version and address of the functions of NumPy's default "
      "handler."},
-    {"numpy_edit", numpy_edit, METH_O,
-     "numpy_edit(edited)\n--\n\nPut our functions into NumPy's default handler, or its own back: "
-     "only before any memory of ours was handed out."},
+    {"numpy_edit", numpy_edit, METH_NOARGS,
+     "numpy_edit()\n--\n\nPut our functions into NumPy's default handler, for good, unless NumPy "
+     "turns out not to use what stands there; whether they are in it."},
     {"numpy_floating", numpy_floating, METH_NOARGS,
      "numpy_floating()\n--\n\nA handler of our functions, where the default cannot be edited."},
     {"numpy_set", numpy_set, METH_O,

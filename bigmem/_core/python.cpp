@@ -39,6 +39,22 @@ bool add_errors(PyObject* module) {
   return invalid_release && out_of_memory;
 }
 
+PyThreadState* held_state() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyThreadState_GetUnchecked();
+#elif PY_VERSION_HEX >= 0x030C0000
+  return _PyThreadState_UncheckedGet();
+#else
+  // Python 3.11 tells the state of whichever thread holds the GIL.
+  PyThreadState* state = _PyThreadState_UncheckedGet();
+  if (!state || state == PyGILState_GetThisThreadState()) return state;
+  // It may be this thread's in a subinterpreter still. Another thread's, which may be gone by the
+  // time it is looked at, is left alone where there is none.
+  const bool alone = PyInterpreterState_Head() == PyInterpreterState_Main();
+  return !alone && state->thread_id == PyThread_get_thread_ident() ? state : nullptr;
+#endif
+}
+
 PyTypeObject* add_type(PyObject* module, PyType_Spec* spec) {
   auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, spec, nullptr));
   if (type && PyModule_AddType(module, type) < 0) Py_CLEAR(type);

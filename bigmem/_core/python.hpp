@@ -38,11 +38,15 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+// The state with which this thread holds the GIL; null if it does not hold it. Unlike
+// PyGILState_Check, which answers 1 for ever once there has been a subinterpreter.
+PyThreadState* held_state();
+
 // The GIL for a scope, in a thread that may have it already. False when it cannot be had any more:
 // taking it from a finalizing interpreter would end the thread.
 class WithGil {
  public:
-  WithGil() : had_(PyGILState_Check()) {
+  WithGil() : had_(held_state() != nullptr) {
     if (had_ || !can_be_had()) return;
     state_ = PyGILState_Ensure();
     taken_ = true;

@@ -8,12 +8,13 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from .. import _core
+from ..decorating import contextmanager
 
 
 @contextmanager
@@ -21,7 +22,8 @@ def capturing() -> Iterator[None]:
     """Tell of a capture that goes on in the meantime, begun by whatever code.
 
     CuPy's streams and PyTorch's graphs tell by themselves. Captures on non-blocking streams, begun
-    by other means, need this: without it a guard may invalidate them.
+    by other means, need this: without it a guard may invalidate them. As a decorator it tells of
+    each call of a function, of a coroutine from start to end, and of each step of a generator.
     """
     _core.begin_capture()
     try:

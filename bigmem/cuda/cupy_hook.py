@@ -43,7 +43,9 @@ def install_cupy(allocator: PinnedAllocator | None = None) -> None:
     if allocator is None:
         default_allocator()  # what is missing shows here, and not in CuPy's midst
     if not _before:
-        _before.append(_present(cupy))
+        present = _present(cupy)
+        if not _before:  # or another thread has put ours there meanwhile
+            _before.append(present)
     cupy.cuda.set_pinned_memory_allocator(_Source(cupy, allocator))
 
 

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import SupportsIndex
 
 from .. import _core, osmem
 from ..allocator import Allocator, Quick
+from ..decorating import contextmanager
 from ..errors import BigmemError
 from ..registry import get_allocator
 from ..sizes import parse_size
@@ -23,6 +23,10 @@ def use(allocator: Allocator, min_bytes: SupportsIndex | str = MIN_BYTES) -> Ite
     results included: in this context, in asyncio tasks, ``asyncio.to_thread`` calls and copied
     contexts that start inside it, but in no other thread. Nests; the inner one passes what it
     does not serve on to the outer one. Arrays may outlive the block.
+
+    As a decorator, ``@bigmem.use(allocator)`` makes a block of each call of a function or method,
+    and of a coroutine function from start to end. Of a generator function, plain or asynchronous,
+    each step is one: what its consumer makes between the steps is served as before.
 
     Parameters
     ----------

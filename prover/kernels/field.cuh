@@ -69,8 +69,8 @@ struct Field {
     return out;
   }
 
-  // A call on the device: where it is inlined and products are calls, NVRTC 13.0 makes wrong code of
-  // some uses, at every level of optimization (tests/gpu/test_vectors.py).
+  // A call on the device: where it is inlined and products are calls, NVRTC 13.0 makes wrong code
+  // of some uses, at every level of optimization (tests/gpu/test_vectors.py).
   template <class Exponent>
   PROVER_CALL Field power(const Exponent& exponent) const {
     Field out = one();

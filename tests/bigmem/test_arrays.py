@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bigmem
+from bigmem import registry
 
 SHAPES = [(), (0,), 5, (3, 4), [2, 3, 4], (2, 0, 3), np.int64(7), (np.int32(2), 3)]
 DTYPES = [None, "f8", "i4", np.uint8, bool, complex, "S5", "U3"]
@@ -138,6 +139,21 @@ def test_the_default_allocator_can_be_named_and_replaced(run_python: Callable[..
     assert run_python(program).split("\n")[:3] == ["recycle", "recycle mine 1", tail]
     named = run_python(program, prefix="import os; os.environ['BIGMEM_ALLOCATOR'] = 'deferred'\n")
     assert named.split("\n")[:2] == ["deferred", "deferred mine 1"]
+
+
+def test_a_default_that_is_set_while_another_is_made_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = bigmem.make("system")
+
+    def make_late(name: str) -> bigmem.Allocator:
+        bigmem.set_allocator(mine)  # as another thread may
+        return bigmem.make(name)
+
+    monkeypatch.setattr(registry, "make", make_late)
+    before = bigmem.set_allocator(None)
+    try:
+        assert bigmem.get_allocator() is mine
+    finally:
+        bigmem.set_allocator(before)
 
 
 def test_names_that_are_not_allocators() -> None:

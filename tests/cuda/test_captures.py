@@ -1,5 +1,6 @@
 """Libraries whose captures are known of: here, stand-ins of the same shape."""
 
+import asyncio
 import contextlib
 import importlib
 import sys
@@ -163,4 +164,14 @@ def test_an_error_ends_the_telling() -> None:
     with contextlib.suppress(KeyError), captures.capturing():
         assert _core.captures() == 1
         raise KeyError
+    assert _core.captures() == 0
+
+
+def test_a_coroutine_tells_while_it_runs() -> None:
+    @captures.capturing()
+    async def capture() -> int:
+        await asyncio.sleep(0)
+        return _core.captures()
+
+    assert asyncio.run(capture()) == 1
     assert _core.captures() == 0

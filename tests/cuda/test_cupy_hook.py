@@ -181,6 +181,26 @@ def test_the_pool_that_was_there_comes_back(allocator: PinnedAllocator, cupy: An
     assert memory.pool() is pool
 
 
+def test_the_pool_comes_back_though_two_threads_installed_at_once(
+    allocator: PinnedAllocator, fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = stand_in()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    pool = Pool()
+    module.cuda.set_pinned_memory_allocator(pool.malloc)
+    default_pool = module.get_default_pinned_memory_pool
+
+    def default_pool_late() -> Any:
+        module.get_default_pinned_memory_pool = default_pool
+        install_cupy(allocator)  # as another thread may, while this one looks at what is there
+        return default_pool()
+
+    module.get_default_pinned_memory_pool = default_pool_late
+    install_cupy(allocator)
+    uninstall_cupy()
+    assert module.cuda.alloc_pinned_memory(1).mem.pool() is pool
+
+
 def test_no_pool_comes_back_too(
     allocator: PinnedAllocator, fake: _core.FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
