@@ -140,10 +140,8 @@ PyObject* make_block(const Route& route, std::size_t nbytes, bool zeroed, bool k
   return ask(route, nbytes, zeroed);
 }
 
-}  // namespace
-
-Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address,
-             const Ledger::Note* moved, std::size_t spare) {
+Served serve(const Route* route, std::size_t nbytes, std::size_t spare, bool zeroed, bool keep_gil,
+             void** address, bool told) {
   if (!route || nbytes < route->min_bytes || inside || WithGil::finalizing())
     return Served::not_here;
   SavedError saved;
@@ -174,12 +172,24 @@ Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil,
   }
   *address = entry.view.buf;
   try {
-    timing.allocated(data_table().insert(*address, entry), *address, moved);
+    Entry& made = data_table().insert(*address, entry);
+    if (told) timing.allocated(made, *address);
   } catch (const std::bad_alloc&) {
     let_go(entry);
     return Served::no;
   }
   return Served::yes;
+}
+
+}  // namespace
+
+Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address) {
+  return serve(route, nbytes, 0, zeroed, keep_gil, address, true);
+}
+
+Served serve_instead(const Route* route, std::size_t nbytes, std::size_t spare, bool keep_gil,
+                     void** address) {
+  return serve(route, nbytes, spare, false, keep_gil, address, false);
 }
 
 }  // namespace bigmem

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -58,10 +61,10 @@ class Timing {
 
   explicit operator bool() const { return ledger_ != nullptr; }
 
-  void allocated(Entry& entry, const void* address, const Ledger::Note* moved) const {
+  void allocated(Entry& entry, const void* address) const {
     entry.noted = ledger_ && entry.nbytes >= ledger_->min_bytes();
     if (entry.noted)
-      ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_, moved);
+      ledger_->allocated(entry.note, address, entry.nbytes, begin_, seconds_now() - begin_);
   }
 
   void released(const Entry& entry, bool held_gil) const {
@@ -69,23 +72,57 @@ class Timing {
       ledger_->released(entry.note, entry.nbytes, begin_, seconds_now() - begin_, held_gil);
   }
 
-  // What the move took counts with the allocation that follows.
-  void moved(const Entry& entry) const {
-    if (ledger_ && entry.noted) ledger_->released(entry.note, entry.nbytes, begin_, 0, false);
+ protected:
+  Ledger* const ledger_;
+  const double begin_;
+};
+
+// The same for memory that gets another size, where it is or elsewhere.
+class ResizeTiming : public Timing {
+ public:
+  ResizeTiming(std::size_t before, std::size_t wanted)
+      : Timing(std::max(before, wanted)), wanted_(wanted), faults_(ledger_ ? faults() : 0) {}
+
+  // The memory is still as it was. May be undone by putting back the note.
+  void before(Entry& entry, const void* address) const {
+    if (ledger_ && entry.noted) ledger_->before_resize(entry.note, address, entry.nbytes, wanted_);
+  }
+
+  // The entry, which was one of `before` bytes, is of another size. What has become too small to
+  // be told of is released.
+  void resized(Entry& entry, std::size_t before, const void* address) const {
+    if (!ledger_) return;
+    if (!entry.noted) return allocated(entry, address);
+    entry.noted = entry.nbytes >= ledger_->min_bytes();
+    const double seconds = seconds_now() - begin_;
+    if (entry.noted)
+      ledger_->resized(entry.note, address, before, entry.nbytes, begin_, seconds,
+                       faults() - faults_);
+    else
+      ledger_->released(entry.note, before, begin_, seconds, true);
   }
 
  private:
-  Ledger* const ledger_;
-  const double begin_;
+  static std::uint64_t faults() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return static_cast<std::uint64_t>(usage.ru_minflt);
+  }
+
+  const std::size_t wanted_;
+  const std::uint64_t faults_;
 };
 
 enum class Served { yes, no, not_here };
 
 // A block of the route's allocator at *address, if the request is for it. What goes wrong is
-// printed: NumPy has no words for it but "unable to allocate". `moved` is for the ledger; the block
-// has `spare` bytes more than asked for, if there is memory for them.
-Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address,
-             const Ledger::Note* moved = nullptr, std::size_t spare = 0);
+// printed: NumPy has no words for it but "unable to allocate".
+Served serve(const Route* route, std::size_t nbytes, bool zeroed, bool keep_gil, void** address);
+
+// The same in place of other memory, whose account goes on: the ledger is not told. The block has
+// `spare` bytes more than asked for, if there is memory for them.
+Served serve_instead(const Route* route, std::size_t nbytes, std::size_t spare, bool keep_gil,
+                     void** address);
 
 // Releases the block of an entry that is out of the table.
 void let_go(Entry& entry);

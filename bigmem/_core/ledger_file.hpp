@@ -32,7 +32,12 @@ struct LineRecord {
   std::uint64_t touched_huge;
 };
 
-enum EventKind : std::uint32_t { allocation_event = 0, release_event = 1, layer_event = 2 };
+enum EventKind : std::uint32_t {
+  allocation_event = 0,
+  release_event = 1,
+  layer_event = 2,
+  resize_event = 3
+};
 
 struct EventRecord {
   double begin;

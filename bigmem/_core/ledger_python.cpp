@@ -27,9 +27,13 @@ bool prefixes_from(PyObject* list, SourceLines::Prefixes* prefixes) {
   bool good = true;
   for (Py_ssize_t i = 0; good && i < PySequence_Fast_GET_SIZE(items); ++i) {
     const char* prefix;
+    Py_ssize_t length;
     int origin;
-    good = PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, i), "si", &prefix, &origin);
-    if (good) prefixes->emplace_back(prefix, static_cast<SourceLines::Origin>(origin));
+    good =
+        PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items, i), "y#i", &prefix, &length, &origin) != 0;
+    if (good)
+      prefixes->emplace_back(std::string(prefix, static_cast<std::size_t>(length)),
+                             static_cast<SourceLines::Origin>(origin));
   }
   Py_DECREF(items);
   return good;
@@ -75,7 +79,8 @@ PyMethodDef functions[] = {
     {"start_ledger", start_ledger, METH_VARARGS,
      "start_ledger(path, events, prefixes)\n--\n\nKeep account of NumPy's large allocations in a "
      "file that exists, with the latest so many events, until the process ends. `prefixes` tells "
-     "where files belong: 0 NumPy and the like, 1 a library, 2 the program; the longest holds."},
+     "by the bytes of their names where files belong: 0 NumPy and the like, 1 a library, 2 the "
+     "program; the longest holds."},
     {"note_layer", note_layer, METH_O,
      "note_layer(span)\n--\n\nAdd a layer that has ended to the events."},
     {nullptr}};

@@ -106,19 +106,13 @@ LineLedger::LineLedger(char* map, std::size_t size, SourceLines::Prefixes prefix
 LineLedger::~LineLedger() { munmap(map_, size_); }
 
 void LineLedger::allocated(Note& note, const void* address, std::size_t nbytes, double begin,
-                           double seconds, const Note* moved) noexcept try {
+                           double seconds) noexcept try {
   note = Note{};
   note.line = lines_.current([this](auto file, int line) { return number(file, line); });
-  if (!note.line && moved) note.line = moved->line;
   LineRecord& record = line(note.line);
   ++record.calls;
-  record.bytes += nbytes;
   record.allocate_seconds += seconds;
-  header_.live += nbytes;
-  if (header_.live > header_.peak) {
-    header_.fresh += header_.live - header_.peak;
-    header_.peak = header_.live;
-  }
+  enlarge(record, note, nbytes);
   add_event({begin, seconds, nbytes, header_.live, {}, allocation_event, note.line, 0});
   if (!worth_a_look(record, begin + seconds)) return;
   ++record.looks;
@@ -126,6 +120,31 @@ void LineLedger::allocated(Note& note, const void* address, std::size_t nbytes, 
   note.looked_at = true;
 } catch (...) {
   // No memory for the account itself: it lacks this block.
+}
+
+void LineLedger::before_resize(Note& note, const void* address, std::size_t nbytes,
+                               std::size_t wanted) noexcept {
+  if (wanted < min_bytes()) return before_release(note, address, nbytes);
+  if (!note.looked_at || wanted >= nbytes) return;
+  note.lost += look(static_cast<const char*>(address) + wanted, nbytes - wanted);
+}
+
+void LineLedger::resized(Note& note, const void* address, std::size_t before, std::size_t nbytes,
+                         double begin, double seconds, std::uint64_t faults) noexcept try {
+  LineRecord& record = line(note.line);
+  record.allocate_seconds += seconds;
+  if (nbytes > before)
+    enlarge(record, note, nbytes - before);
+  else
+    header_.live -= before - nbytes;
+  add_event({begin, seconds, nbytes, header_.live, {}, resize_event, note.line, 0});
+  if (!note.looked_at) return;
+  // What has come so far has come along, or has been copied. Only the new end may be warm.
+  if (nbytes > before)
+    note.before += look(static_cast<const char*>(address) + before, nbytes - before);
+  note.copied += brought(address, std::min(before, nbytes), faults);
+} catch (...) {
+  // It is missing in the picture.
 }
 
 void LineLedger::before_release(Note& note, const void* address, std::size_t nbytes) noexcept {
@@ -138,7 +157,7 @@ void LineLedger::released(const Note& note, std::size_t nbytes, double begin, do
   record.release_seconds += seconds;
   if (held_gil) record.gil_seconds += seconds;
   header_.live -= nbytes;
-  close_account(note, nbytes);
+  close_account(note);
   add_event({begin, seconds, nbytes, header_.live, {}, release_event, note.line, 0});
 } catch (...) {
   // It is missing in the picture.
@@ -166,13 +185,22 @@ void LineLedger::finish(const std::function<void(const Visitor&)>& each) noexcep
   header_.end = seconds_now();
   each([this](Note& note, const void* address, std::size_t nbytes) {
     before_release(note, address, nbytes);
-    close_account(note, nbytes);
+    close_account(note);
   });
   header_.ended = 1;
 }
 
 LineRecord& LineLedger::line(std::uint32_t number) {
   return reinterpret_cast<LineRecord*>(map_ + header_.lines_at)[number];
+}
+
+void LineLedger::enlarge(LineRecord& line, Note& note, std::size_t nbytes) noexcept {
+  line.bytes += nbytes;
+  note.asked += nbytes;
+  header_.live += nbytes;
+  if (header_.live <= header_.peak) return;
+  header_.fresh += header_.live - header_.peak;
+  header_.peak = header_.live;
 }
 
 bool LineLedger::worth_a_look(const LineRecord& line, double now) const noexcept {
@@ -200,16 +228,29 @@ std::uint32_t LineLedger::number(std::string_view file, int line) {
   return number;
 }
 
-void LineLedger::close_account(const Note& note, std::size_t nbytes) noexcept {
+// The pages that faults have brought while a range was written to: huge ones among them as in the
+// whole range.
+Resident LineLedger::brought(const void* address, std::size_t nbytes,
+                             std::uint64_t faults) noexcept {
+  if (faults == 0 || !residency_.tells_huge()) return {faults, 0};
+  const Resident all = look(address, nbytes);
+  const std::uint64_t pages = all.small + all.huge;
+  const std::uint64_t huge = pages ? std::min(faults * all.huge / pages, all.huge) : 0;
+  return {faults - huge, huge};
+}
+
+void LineLedger::close_account(const Note& note) noexcept {
   LineRecord& record = line(note.line);
   ++record.releases;
-  record.released_bytes += nbytes;
+  record.released_bytes += note.asked;
   if (!note.looked_at) return;
-  record.looked_at_bytes += nbytes;
-  record.faulted_small += gained(note.before.small, note.after.small);
-  record.faulted_huge += gained(note.before.huge, note.after.huge);
-  record.touched_small += note.after.small;
-  record.touched_huge += note.after.huge;
+  record.looked_at_bytes += note.asked;
+  Resident touched = note.after;
+  touched += note.lost;
+  record.faulted_small += gained(note.before.small, touched.small) + note.copied.small;
+  record.faulted_huge += gained(note.before.huge, touched.huge) + note.copied.huge;
+  record.touched_small += touched.small;
+  record.touched_huge += touched.huge;
 }
 
 void LineLedger::add_event(const EventRecord& event) {

@@ -32,8 +32,12 @@ class LineLedger final : public Ledger, public StallObserver {
 
   // From here on the C library maps blocks by themselves, until one of that size has been released.
   std::size_t min_bytes() const noexcept override { return 128 << 10; }
-  void allocated(Note& note, const void* address, std::size_t nbytes, double begin, double seconds,
-                 const Note* moved) noexcept override;
+  void allocated(Note& note, const void* address, std::size_t nbytes, double begin,
+                 double seconds) noexcept override;
+  void before_resize(Note& note, const void* address, std::size_t nbytes,
+                     std::size_t wanted) noexcept override;
+  void resized(Note& note, const void* address, std::size_t before, std::size_t nbytes,
+               double begin, double seconds, std::uint64_t faults) noexcept override;
   void before_release(Note& note, const void* address, std::size_t nbytes) noexcept override;
   void released(const Note& note, std::size_t nbytes, double begin, double seconds,
                 bool held_gil) noexcept override;
@@ -52,10 +56,12 @@ class LineLedger final : public Ledger, public StallObserver {
   LineLedger(char* map, std::size_t size, SourceLines::Prefixes prefixes);
 
   LineRecord& line(std::uint32_t number);
+  void enlarge(LineRecord& line, Note& note, std::size_t nbytes) noexcept;
   bool worth_a_look(const LineRecord& line, double now) const noexcept;
   Resident look(const void* address, std::size_t nbytes) noexcept;
   std::uint32_t number(std::string_view file, int line);
-  void close_account(const Note& note, std::size_t nbytes) noexcept;
+  Resident brought(const void* address, std::size_t nbytes, std::uint64_t faults) noexcept;
+  void close_account(const Note& note) noexcept;
   void add_event(const EventRecord& event);
   void meet_this_thread();
   TextPiece keep(std::string_view text);

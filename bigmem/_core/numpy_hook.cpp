@@ -54,13 +54,12 @@ void* plain(const PyDataMemAllocator& functions, std::size_t nbytes, bool zeroed
                 : functions.malloc(functions.ctx, nbytes);
 }
 
-void note_plain(const Timing& timing, void* address, std::size_t nbytes,
-                const Ledger::Note* moved = nullptr) {
+void note_plain(const Timing& timing, void* address, std::size_t nbytes) {
   if (!timing || !address) return;
   Entry entry;
   entry.nbytes = nbytes;
   try {
-    timing.allocated(table.insert(address, entry), address, moved);
+    timing.allocated(table.insert(address, entry), address);
   } catch (const std::bad_alloc&) {  // not accounted for, then
   }
 }
@@ -119,9 +118,9 @@ bool is_numpys(const PyDataMemAllocator* functions);
 
 // A block that changes its size where it lies, or moves without being copied.
 bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep_gil) {
-  const Timing timing(std::max(entry->nbytes, nbytes));
+  const ResizeTiming timing(entry->nbytes, nbytes);
   const Entry before = *entry;
-  if (timing && before.noted) ledger->before_release(entry->note, *address, before.nbytes);
+  timing.before(*entry, *address);
   bool resized;
   // Once the block has moved, its former address may be another thread's before this one has the
   // GIL again.
@@ -134,13 +133,13 @@ bool resize_in_place(void** address, Entry* entry, std::size_t nbytes, bool keep
   }
   void* moved = reinterpret_cast<void*>(range_of(before.view.obj).begin);
   Entry& after = table.file(moved, std::move(node));
-  if (!resized) return false;
+  if (!resized) {
+    after.note = before.note;
+    return false;
+  }
   after.nbytes = nbytes;
   *address = moved;
-  if (timing && before.noted) {
-    timing.moved(before);
-    timing.allocated(after, moved, &before.note);
-  }
+  timing.resized(after, before.nbytes, moved);
   return true;
 }
 
@@ -187,16 +186,23 @@ class Resizing {
 };
 
 // The bytes at `address` go to `other`, of `nbytes` bytes, which is returned; null if they are
-// not there any more.
-void* copy_over(const Detour* detour, const Resizing& resizing, void* address, void* other,
-                std::size_t nbytes) {
-  const Entry* entry = resizing.entry();
+// not there any more. Where a block of ours takes their place, their account goes on.
+void* copy_over(const Detour* detour, const ResizeTiming& timing, const Resizing& resizing,
+                void* address, void* other, std::size_t nbytes) {
+  Entry* entry = resizing.entry();
   if (!entry) {
     release(below(detour), other, nbytes);
     return nullptr;
   }
   const std::size_t before = entry->nbytes;
   std::memcpy(other, address, std::min(before, nbytes));
+  Entry* const after = table.find(other);
+  if (after && after->is_block()) {
+    timing.before(*entry, address);
+    after->note = entry->note;
+    after->noted = std::exchange(entry->noted, false);
+    timing.resized(*after, before, other);
+  }
   release(below(detour), address, before);
   return other;
 }
@@ -208,42 +214,48 @@ void* resize(const Detour* detour, void* address, Entry* entry, std::size_t nbyt
     return address;
   // Parsing text, which gives up the GIL, grows by small steps: not each is to be a copy.
   const std::size_t spare = !keep_gil && nbytes > entry->nbytes ? nbytes / 4 : 0;
-  const Ledger::Note note = entry->note;
+  const ResizeTiming timing(entry->nbytes, nbytes);
   const Resizing resizing(address);
   void* other = nullptr;
-  const Served served = serve(route_of(detour), nbytes, false, keep_gil, &other, &note, spare);
+  const Served served = serve_instead(route_of(detour), nbytes, spare, keep_gil, &other);
   if (served == Served::not_here) other = plain(below(detour), nbytes, false);
-  if (other) return copy_over(detour, resizing, address, other, nbytes);
+  if (other) return copy_over(detour, timing, resizing, address, other, nbytes);
   // Nobody needs room for less than there is.
   const Entry* still = resizing.entry();
   return still && nbytes <= still->nbytes ? address : nullptr;
 }
 
 // Memory of NumPy's own functions, which may grow so large that the route serves it.
-void* outgrow(const Detour* detour, void* address, std::size_t nbytes, bool keep_gil,
-              Served* served) {
+void* outgrow(const Detour* detour, void* address, const Entry* entry, std::size_t nbytes,
+              bool keep_gil, Served* served) {
+  const ResizeTiming timing(entry ? entry->nbytes : 0, nbytes);
   const Resizing resizing(address);
   void* grown = nullptr;
-  *served = serve(route_of(detour), nbytes, false, keep_gil, &grown);
-  if (*served == Served::yes) return copy_over(detour, resizing, address, grown, nbytes);
+  *served = serve_instead(route_of(detour), nbytes, 0, keep_gil, &grown);
+  if (*served == Served::yes) return copy_over(detour, timing, resizing, address, grown, nbytes);
   if (!resizing.entry()) *served = Served::no;
   return nullptr;
 }
 
 void* reallocate_plain(void* address, Entry* entry, std::size_t nbytes) {
-  const Timing timing(std::max(entry ? entry->nbytes : 0, nbytes));
-  Entry before;
-  if (entry) {
-    if (ledger) ledger->before_release(entry->note, address, entry->nbytes);
-    before = table.take(address);
+  if (!entry) {
+    const Timing timing(nbytes);
+    void* grown = numpys.realloc(numpys.ctx, address, nbytes);
+    note_plain(timing, grown, nbytes);
+    return grown;
   }
+  const ResizeTiming timing(entry->nbytes, nbytes);
+  const Entry before = *entry;
+  timing.before(*entry, address);
+  auto node = table.lift(address);
   void* grown = numpys.realloc(numpys.ctx, address, nbytes);
-  if (!grown) {
-    if (entry) table.insert(address, before);
-    return nullptr;
+  Entry& after = table.file(grown ? grown : address, std::move(node));
+  if (grown) {
+    after.nbytes = nbytes;
+    timing.resized(after, before.nbytes, grown);
+  } else {
+    after.note = before.note;
   }
-  timing.moved(before);
-  note_plain(timing, grown, nbytes, before.noted ? &before.note : nullptr);
   return grown;
 }
 
@@ -260,7 +272,7 @@ void* reallocate(const Detour* detour, void* address, std::size_t nbytes) {
   if (entry && entry->is_block()) return resize(detour, address, entry, nbytes, keep_gil);
   if (is_numpys(&functions)) {
     Served served;
-    void* grown = outgrow(detour, address, nbytes, keep_gil, &served);
+    void* grown = outgrow(detour, address, entry, nbytes, keep_gil, &served);
     if (served != Served::not_here) return grown;
   }
   if (detour) return functions.realloc(functions.ctx, address, nbytes);

@@ -9,6 +9,12 @@ namespace bigmem {
 struct Resident {
   std::uint64_t small = 0;  // of 4 KiB
   std::uint64_t huge = 0;   // of 2 MiB, in parts of the range as wholes
+
+  Resident& operator+=(const Resident& other) {
+    small += other.small;
+    huge += other.huge;
+    return *this;
+  }
 };
 
 // Looks at which pages of this process are in memory. No lock, no allocation, no Python.

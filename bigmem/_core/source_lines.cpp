@@ -27,6 +27,19 @@ class WithoutCollector {
 #endif
 };
 
+// A path that is no UTF-8 is a string with halves of surrogate pairs in it. They are kept as they
+// are, and read back likewise.
+std::string file_of(PyCodeObject* code) {
+  PyObject* bytes = PyUnicode_AsEncodedString(code->co_filename, "utf-8", "surrogatepass");
+  if (!bytes) {
+    PyErr_Clear();
+    return "?";
+  }
+  std::string file(PyBytes_AS_STRING(bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes)));
+  Py_DECREF(bytes);
+  return file;
+}
+
 }  // namespace
 
 SourceLines::SourceLines(Prefixes prefixes) : prefixes_(std::move(prefixes)) {
@@ -45,10 +58,10 @@ void SourceLines::forget() {
 
 SourceLines::Origin SourceLines::origin(PyCodeObject* code) {
   if (const auto known = origins_.find(code); known != origins_.end()) return known->second;
-  const std::string_view file = utf8(code->co_filename);
+  const std::string file = file_of(code);
   Origin found = Origin::program;
   for (const auto& [prefix, origin] : prefixes_) {
-    if (file.substr(0, prefix.size()) != prefix) continue;
+    if (file.compare(0, prefix.size(), prefix) != 0) continue;
     found = origin;
     break;
   }
@@ -78,9 +91,9 @@ SourceLines::Place SourceLines::find(std::uint32_t* line) {
   return place;
 }
 
-std::pair<std::string_view, int> SourceLines::read(const Place& place) {
+std::pair<std::string, int> SourceLines::read(const Place& place) {
   SavedError saved;
-  return {utf8(place.code->co_filename), PyCode_Addr2Line(place.code, place.instruction)};
+  return {file_of(place.code), PyCode_Addr2Line(place.code, place.instruction)};
 }
 
 }  // namespace bigmem

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -17,7 +16,8 @@ namespace bigmem {
 class SourceLines {
  public:
   enum class Origin { machinery, library, program };
-  using Prefixes = std::vector<std::pair<std::string, Origin>>;  // of file names; the longest holds
+  // Of file names, in UTF-8 with surrogates passed; the longest holds.
+  using Prefixes = std::vector<std::pair<std::string, Origin>>;
 
   explicit SourceLines(Prefixes prefixes);
   SourceLines(const SourceLines&) = delete;
@@ -53,7 +53,7 @@ class SourceLines {
   Place find(std::uint32_t* line);
   Origin origin(PyCodeObject* code);
   void forget();
-  static std::pair<std::string_view, int> read(const Place& place);
+  static std::pair<std::string, int> read(const Place& place);
 
   Prefixes prefixes_;
   std::unordered_map<PyCodeObject*, Origin> origins_;  // owns references

@@ -49,7 +49,8 @@ def command(words: Sequence[str], config: Mapping[str, Any]) -> tuple[list[str],
         "PYTHONPATH": f"{STARTUP}{os.pathsep}{theirs}" if theirs else str(STARTUP),
         VARIABLE: json.dumps(config),
     }
-    return [sys.executable, *_interpreter_options(sys.orig_argv[1:]), *words], environment
+    options, _ = split(sys.orig_argv[1:])
+    return [sys.executable, *options, *words], environment
 
 
 def begin(config: str) -> None:
@@ -71,25 +72,28 @@ def begin(config: str) -> None:
     if "profile" in settings:
         from bigmem.profile import recorder
 
-        recorder.start(settings["profile"])
+        # As it is now: the program may have replaced itself by another.
+        _, program = split(sys.orig_argv[1:])
+        recorder.start(settings["profile"], program)
 
 
-def _interpreter_options(words: Sequence[str]) -> list[str]:
-    """Those that come before the program, among the words after the interpreter's name."""
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What follows the interpreter's name: its options, and the program as `command` takes it."""
     options: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word, taken = rest[0], 1
         if word == "--check-hash-based-pycs":
-            options += [word, next(rest)]
-            continue
-        if not word.startswith("-") or word in ("-", "--"):
-            break
-        for index, letter in enumerate(word[1:], 1):
-            if letter in "cm":  # the program; letters before it are options
-                return options + ([word[:index]] if index > 1 else [])
-            if letter in "WX":  # takes the rest of the word, or the next one
-                options += [word] if word[index + 1 :] else [word, next(rest)]
-                break
+            taken = 2
         else:
-            options.append(word)
-    return options
+            for index, letter in enumerate(word[1:], 1):
+                if letter in "cm":  # the program; letters before it are options
+                    options += [word[:index]] if index > 1 else []
+                    glued = word[index + 1 :]
+                    return options, [f"-{letter}", *([glued] if glued else []), *rest[1:]]
+                if letter in "WX":  # takes the rest of the word, or the next one
+                    taken = 1 if word[index + 1 :] else 2
+                    break
+        options += rest[:taken]
+        del rest[:taken]
+    return options, rest[1:] if rest[:1] == ["--"] else rest

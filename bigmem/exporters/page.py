@@ -21,6 +21,7 @@ from typing import Any
 from bigmem import _core
 from bigmem.allocator import open_allocators
 from bigmem.exporters.snapshot import held
+from bigmem.exporters.unseen import UnseenThread
 
 VARIABLE = "BIGMEM_TOP"
 """Processes with this in their environment publish from the import of bigmem on."""
@@ -82,21 +83,18 @@ class Sampler:
         self._only_allocators = only_allocators
         self.sampled = threading.Event()
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: UnseenThread | None = None
 
     def start(self) -> None:
         """Begin, unless the thread runs already."""
         if self._thread is not None:
             return
         self._wake = threading.Event()
-        thread = threading.Thread(
-            target=self._run, args=(self._wake,), name="bigmem top", daemon=True
-        )
+        self._thread = UnseenThread(partial(self._run, self._wake))
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError:  # the interpreter ends, or the process may have no more threads
-            return
-        self._thread = thread
+            self._thread = None
 
     def stop(self) -> None:
         """End the thread."""

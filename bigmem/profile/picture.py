@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from bigmem.profile.account import Account
 from bigmem.profile.record import place
+from bigmem.terminal import one_line
 
 _PARTS = {"allocating": "tab:blue", "faulting": "tab:orange", "freeing": "tab:red"}
 _REST = "tab:gray"
@@ -51,7 +52,7 @@ def picture(found: Account, title: str) -> bytes:
         lines.barh(rows, seconds_of, left=left, color=colour)
         left = [a + b for a, b in zip(left, seconds_of, strict=True)]
     # A name is text, in which $ begins no formula.
-    names = [place(line.record, Path(line.record.file).name) for line in worst]
+    names = [one_line(place(line.record, Path(line.record.file).name)) for line in worst]
     lines.set_yticks(rows, [name.replace("$", r"\$") for name in names])
     lines.invert_yaxis()
     lines.set_xlabel("seconds")

@@ -56,7 +56,7 @@ _STALL = np.dtype(
     ]
 )
 
-ALLOCATION, RELEASE, LAYER = range(3)
+ALLOCATION, RELEASE, LAYER, RESIZE = range(4)
 """Kinds of an event."""
 
 
@@ -69,9 +69,9 @@ class LineRecord:
     file, line
         Of the program; empty and 0 where no Python code ran.
     calls, bytes
-        Allocations and what they asked for.
+        Arrays, and what they asked for: one that grows stays one.
     alloc_s, free_s
-        Time in allocating, and in releasing the same blocks, on whatever thread.
+        Time in allocating and resizing, and in releasing the same blocks, on whatever thread.
     gil_free_s
         The part of `free_s` with the GIL held.
     faulted_small, faulted_huge
@@ -96,7 +96,7 @@ class LineRecord:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One allocation, release or call of a layer; times in seconds of the monotonic clock.
+    """One allocation, release, resize or call of a layer; times in seconds of the monotonic clock.
 
     `name` is that of a layer, or the place of the line that allocated; `live` the bytes in use
     after the event; `task` the asyncio task of a layer, 0 outside of any.
@@ -223,7 +223,7 @@ class _Tables:
 
     def text(self, piece: tuple[int, int]) -> str:
         begin = self.head["text_at"] + piece[0]
-        return self._data[begin : begin + piece[1]].decode("utf-8", "replace")
+        return self._data[begin : begin + piece[1]].decode("utf-8", "surrogatepass")
 
 
 def _line(tables: _Tables, row: dict[str, Any]) -> LineRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -124,9 +125,9 @@ def _worst(found: Account) -> Section:
 def _line(line: LineAccount) -> tuple[str, ...]:
     record = line.record
     figures = (line.tax_s, record.alloc_s, line.fault_s, record.free_s)
-    # Names that are made up, of code made on the fly, need not be fit for files.
-    code = linecache.getline(record.file, record.line) if record.file.isprintable() else ""
-    code = code.strip()
+    code = ""
+    with suppress(ValueError):  # a made-up name, of code made on the fly, need not be fit for files
+        code = linecache.getline(record.file, record.line).strip()
     if len(code) > _LONGEST_CODE:
         code = f"{code[: _LONGEST_CODE - 3]}..."
     text = "  ".join(filter(None, (place(record, _short(record.file)), code)))

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bigmem.profile.record import ALLOCATION, LAYER, Event, Record
+from bigmem.profile.record import ALLOCATION, LAYER, RELEASE, RESIZE, Event, Record
+
+_NAMES = {ALLOCATION: "allocate", RELEASE: "release", RESIZE: "resize"}
 
 
 def trace(
@@ -64,7 +66,7 @@ def _events(
             continue
         yield {
             "ph": "X",
-            "name": "allocate" if event.kind == ALLOCATION else "release",
+            "name": _NAMES[event.kind],
             "cat": "memory",
             **_place(process, event.thread, when),
             "dur": _us(event.seconds),

@@ -71,6 +71,22 @@ def test_the_interpreters_own_options(programs, monkeypatch, words, options):
 @pytest.mark.parametrize(
     ("words", "program"),
     [
+        (["-O", "a.py", "-m"], ["a.py", "-m"]),
+        (["-X", "dev", "-m", "a", "-O"], ["-m", "a", "-O"]),
+        (["-OBma", "b"], ["-m", "a", "b"]),
+        (["-cpass", "-c"], ["-c", "pass", "-c"]),
+        (["-W", "error", "--", "-a.py"], ["-a.py"]),
+        (["-", "-O"], ["-", "-O"]),
+        (["-O"], []),
+    ],
+)
+def test_the_program_that_an_interpreter_runs(words, program):
+    assert _launch.split(words)[1] == program
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
         (["a.py"], ["a.py"]),
         (["--allocator", "system", "a.py", "--allocator", "x"], ["a.py", "--allocator", "x"]),
         (["--allocator=system", "-m", "a", "--", "-h"], ["-m", "a", "--", "-h"]),

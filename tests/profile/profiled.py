@@ -21,6 +21,7 @@ def profiled(
     program: str,
     *words: str,
     folder: Path | None = None,
+    python: Path | None = None,
     huge: bool = False,
     events: int = 0,
     code: int = 0,
@@ -38,7 +39,7 @@ def profiled(
             words or ["-c", textwrap.dedent(program)], {"profile": settings, **config}
         )
         done = subprocess.run(
-            argv,
+            [python or argv[0], *argv[1:]],
             env={**environment, "NUMPY_MADVISE_HUGEPAGE": str(int(huge)), **(env or {})},
             cwd=folder,
             capture_output=True,

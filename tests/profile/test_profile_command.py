@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -15,20 +16,20 @@ from profiled import MIB
 
 from bigmem.cli import _child, main
 
-TEN = """\
-import resource, time
+LOOP = """\
+import json, resource, sys, time
 import numpy as np
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-nbytes, freeing = 64 << 20, 0.0
+nbytes, freeing = 64 << 20, []
 before = faults()
-for _ in range(10):
+for _ in range(int(sys.argv[1])):
     array = np.empty(nbytes, np.uint8)
     array.fill(1)
     begin = time.perf_counter()
     del array
-    freeing += time.perf_counter() - begin
-print(faults() - before, freeing)
+    freeing.append(time.perf_counter() - begin)
+print(json.dumps([faults() - before, freeing]))
 """
 
 
@@ -39,36 +40,43 @@ def command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("huge", [False, True])
-def test_the_truth_about_a_loop_of_fills(tmp_path: Path, huge):
-    (tmp_path / "ten.py").write_text(TEN)
+# Huge pages are so few that it takes more arrays for the interpreter's own to be few among them.
+@pytest.mark.parametrize(("huge", "times"), [(False, 10), (True, 50)], ids=["small", "huge"])
+def test_the_truth_about_a_loop_of_fills(tmp_path: Path, huge, times):
+    (tmp_path / "loop.py").write_text(LOOP)
     done = command(
-        *("--json", "found.json", "-o", "trace.json", "--png", "picture.png", "ten.py"),
+        *("--json", "found.json", "-o", "trace.json", "--png", "picture.png"),
+        *("loop.py", str(times)),
         cwd=tmp_path,
         env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": str(int(huge))},
     )
     assert done.returncode == 0, done.stderr
-    true_faults, true_freeing = (float(word) for word in done.stdout.split())
+    true_faults, true_freeing = json.loads(done.stdout)
     found = json.loads((tmp_path / "found.json").read_text())
-    # Beside those of the loop the interpreter has some, as it ends; with huge pages that shows.
-    assert found["minor_faults"] == pytest.approx(true_faults, rel=0.05, abs=40)
-    # Our clock runs inside that of the program. Huge pages go within microseconds, so that what
-    # else the machine does in between may count for more.
-    assert (0 if huge else 0.5 * true_freeing) < found["free_s"] <= true_freeing
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    # Beside those of the loop the interpreter has some before it and as it ends.
+    assert true_faults <= found["minor_faults"] <= 1.05 * true_faults
+    # Our clock runs inside that of the program, and what lies between is little; but the machine
+    # may run something else just then, for longer than a release takes. So each is held to the one
+    # bound, and half of them, which cannot all have met that, to the other.
+    freeing = [event["dur"] / 1e6 for event in events if event["name"] == "release"]
+    within = [ours / true for ours, true in zip(freeing, true_freeing, strict=True)]
+    assert max(within) <= 1
+    assert statistics.median(within) > 0.8
+    assert found["free_s"] == pytest.approx(sum(freeing), abs=1e-9 * times)  # written in ns
     (line,) = found["lines"]
-    assert (line["file"], line["line"]) == (str(tmp_path / "ten.py"), 8)
-    assert (line["calls"], line["bytes"]) == (10, 640 * MIB)
+    assert (line["file"], line["line"]) == (str(tmp_path / "loop.py"), 8)
+    assert (line["calls"], line["bytes"]) == (times, times * 64 * MIB)
     assert line["small_faults"] + line["huge_faults"] == pytest.approx(true_faults, rel=0.05)
     assert found["tax_s"] == pytest.approx(found["alloc_s"] + found["free_s"] + found["fault_s"])
     assert 0 < found["fault_s"] < found["wall_s"]
     assert found["complete"]
-    # Nine of ten would find warm pages, and all would be let go at once.
-    gain = found["free_s"] + 0.9 * found["fault_s"]
+    # All but the first would find warm pages, and all would be let go at once.
+    gain = found["free_s"] + (1 - 1 / times) * found["fault_s"]
     assert found["savings_s"]["recycle"] == pytest.approx(gain, rel=0.05)
-    assert "ten.py:8  array = np.empty(nbytes, np.uint8)" in done.stderr
+    assert "loop.py:8  array = np.empty(nbytes, np.uint8)" in done.stderr
     assert "What each release policy would save" in done.stderr
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert sum(event["name"] == "allocate" for event in events) == 10
+    assert sum(event["name"] == "allocate" for event in events) == times
     assert sum(event["name"] == "resident bytes" for event in events) > 1
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
@@ -88,6 +96,42 @@ def test_the_program_notices_nothing(tmp_path: Path):
     assert (found.pop("lines"), found.pop("complete")) == ([], True)
     for name in ("tax_s", "alloc_s", "free_s", "minor_faults", "fault_s"):
         assert found[name] == 0
+
+
+UNDISTURBED = """
+import os, signal, sys, threading, time
+import numpy
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+while len(sys._current_frames()) < 2:  # ours begins beside it
+    time.sleep(0.01)
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait({signal.SIGUSR1}).name, threading.active_count())
+"""
+
+
+def test_a_program_that_waits_for_its_threads_and_for_signals(tmp_path: Path):
+    done = command(
+        *("-o", "trace.json", "-c", UNDISTURBED),
+        cwd=tmp_path,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stdout) == (0, "SIGUSR1 1\n"), done.stderr
+
+
+def test_a_script_whose_path_is_no_utf_8(tmp_path: Path):
+    name = os.fsdecode(b"m\xff.py")
+    (tmp_path / name).write_text("import numpy as np\na = np.ones(1 << 20)\n")
+    done = command(*("--json", "j.json", "-o", "trace.json", "--png", "p.png", name), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "m\\udcff.py:2  a = np.ones(1 << 20)" in done.stderr
+    (line,) = json.loads((tmp_path / "j.json").read_text())["lines"]
+    assert line["file"] == str(tmp_path / name)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert f"{tmp_path / name}:2" in {event.get("args", {}).get("line") for event in events}
+    assert (tmp_path / "p.png").exists()
 
 
 def test_a_program_on_an_allocator():

@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-from profiled import KIB, MIB, profiled
+from profiled import KIB, MIB, PRICES, profiled
 
 from bigmem.errors import BigmemError
-from bigmem.profile.record import ALLOCATION, LAYER, RELEASE, LineRecord, Record, read
+from bigmem.profile.account import account
+from bigmem.profile.record import ALLOCATION, LAYER, RELEASE, RESIZE, LineRecord, Record, read
+from bigmem.profile.savings import savings
 
 
 def line_of(record: Record, number: int) -> LineRecord:
@@ -121,7 +123,12 @@ def test_a_program_that_is_cut_off_leaves_its_record():
     assert line.faulted_small == pytest.approx(2048, rel=0.01)  # of the one that was released
 
 
-@pytest.mark.parametrize("config", [{}, {"allocator": "recycle"}], ids=["numpy", "recycle"])
+ALLOCATORS = pytest.mark.parametrize(
+    "config", [{}, *({"allocator": name} for name in ("recycle", "mapped"))], ids=str
+)
+
+
+@ALLOCATORS
 def test_a_moved_block_counts_once_and_stays_with_its_line(config):
     record, _ = profiled(
         """\
@@ -134,8 +141,80 @@ def test_a_moved_block_counts_once_and_stays_with_its_line(config):
         """,
         **config,
     )
-    assert {line.line: line.calls for line in record.lines} == {2: 1, 3: 1, 6: 1}
-    assert record.peak == 40 * MIB  # nothing was left of `a`
+    found = {line.line: (line.calls, line.bytes) for line in record.lines}
+    assert found == {2: (1, 32 * MIB), 6: (1, 40 * MIB)}
+    assert (record.peak, record.fresh) == (40 * MIB, 40 * MIB)  # nothing was left of `a`
+    # It was all zeroed, and is counted also where it was cut off again.
+    (a, _) = record.lines
+    assert a.touched_small * 4 * KIB + a.touched_huge * 2 * MIB == pytest.approx(24 * MIB, rel=0.02)
+
+
+GROWING = {
+    "fromstring": "np.fromstring(text, sep=' ')",
+    "fromiter": "np.fromiter((7.0 for _ in range(1_000_000)), float)",
+    "loadtxt": "np.loadtxt(io.StringIO(text.replace(' ', chr(10))))",
+}
+
+
+@ALLOCATORS
+@pytest.mark.parametrize("made", GROWING.values(), ids=GROWING)
+def test_an_array_that_grows_step_by_step_stays_one(made, config):
+    record, printed = profiled(
+        f"""\
+        import io, resource, time
+        import numpy as np
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        text = "7 " * 1_000_000
+        before = faults()
+        array = {made}
+        print(faults() - before)
+        assert array.nbytes == 8_000_000
+        """,
+        events=10_000,
+        **config,
+    )
+    (line,) = record.lines
+    assert (line.line, line.calls) == (7, 1)
+    # It grows by up to a half, and what is too much is cut off in the end.
+    assert 8_000_000 <= line.bytes <= 1.6 * 8_000_000
+    assert record.peak == record.fresh == line.bytes
+    touched = line.touched_small * 4 * KIB + line.touched_huge * 2 * MIB
+    assert 0.95 * 8_000_000 <= touched <= line.bytes
+    true = int(printed[0])
+    assert line.faulted_small + line.faulted_huge <= 1.02 * true
+    events = [event.kind for event in record.events]
+    assert events.count(RESIZE) > 3
+    assert events.count(ALLOCATION) <= 1
+    if not config:
+        found = account(record, PRICES, record.end - record.begin, record.minor_faults)
+        cost = PRICES.faults(2000, 0)
+        for saving in savings(found):
+            assert abs(saving.saved_s) < 2 * cost + line.free_s
+
+
+def test_copying_an_array_elsewhere_is_put_down_to_its_line():
+    record, printed = profiled(
+        """\
+        import numpy as np, resource
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        before = faults()
+        a = np.ones(2 << 20, np.uint8)
+        print(faults() - before)
+        above = np.ones(1 << 20, np.uint8)
+        before = faults()
+        a.resize(8 << 20, refcheck=False)
+        print(faults() - before)
+        """,
+        env={"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1073741824"},
+    )
+    first, second = map(int, printed)
+    assert second > 2000, "the C library did not copy"
+    line = line_of(record, 5)
+    assert (line.calls, line.bytes) == (1, 8 * MIB)
+    assert line.faulted_small == pytest.approx(first + second, rel=0.05)
+    assert line.touched_small == pytest.approx(2048, rel=0.02)
 
 
 def test_blocks_of_an_allocator_count_too():

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiled import made_up
 
-from bigmem.profile.record import ALLOCATION, LAYER, RELEASE, Event, Record
+from bigmem.profile.record import ALLOCATION, LAYER, RELEASE, RESIZE, Event, Record
 from bigmem.profile.resident import Resident
 from bigmem.profile.trace import trace
 
 TIMES = st.floats(0, 1e6)
 EVENTS = st.builds(
     Event,
-    kind=st.sampled_from([ALLOCATION, RELEASE, LAYER]),
+    kind=st.sampled_from([ALLOCATION, RELEASE, LAYER, RESIZE]),
     begin=st.floats(10, 1e6),
     seconds=TIMES,
     thread=st.integers(1, 1 << 22),
@@ -41,7 +41,8 @@ def test_what_a_trace_holds():
     record = made_up(
         events=(
             Event(ALLOCATION, 11.0, 0.5, 7, "program.py:3", 1 << 20, 1 << 20, 0),
-            Event(RELEASE, 12.0, 0.25, 8, "program.py:3", 1 << 20, 0, 0),
+            Event(RESIZE, 11.75, 0.125, 7, "program.py:3", 2 << 20, 2 << 20, 0),
+            Event(RELEASE, 12.0, 0.25, 8, "program.py:3", 2 << 20, 0, 0),
             Event(LAYER, 10.5, 3.0, 7, "prove", 0, 0, 0),
             Event(LAYER, 10.5, 3.0, 7, "fetch", 0, 0, 255),
         ),
@@ -57,6 +58,7 @@ def test_what_a_trace_holds():
     slices = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert slices == [
         ("allocate", 7, 1e6, 0.5e6),
+        ("resize", 7, 1.75e6, 0.125e6),
         ("release", 8, 2e6, 0.25e6),
         ("prove", 7, 0.5e6, 3e6),
     ]
@@ -66,10 +68,11 @@ def test_what_a_trace_holds():
     assert counters == [
         ("resident bytes", 0.25e6, 4096),
         ("live bytes", 1.5e6, 1 << 20),
+        ("live bytes", 1.875e6, 2 << 20),
         ("live bytes", 2.25e6, 0),
     ]
     arguments = [e["args"] for e in events if e.get("cat") == "memory"]
-    assert arguments == [{"line": "program.py:3", "nbytes": 1 << 20}] * 2
+    assert arguments == [{"line": "program.py:3", "nbytes": n << 20} for n in (1, 2, 2)]
 
 
 def test_what_the_allocators_held_is_a_counter_a_state():
