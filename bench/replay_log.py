@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -107,6 +108,9 @@ def _log(events: list[traced.Event], path: Path) -> Log:
         for event in events
         if event["name"] in ("allocate", "release") and event.get("cat") != "layer"
     ]
+    for event in named:
+        _check_time(event["ts"])
+        _check_time(event["dur"])
     # A range may have been reused as soon as its release had begun, and by an allocation that had
     # begun before that.
     named.sort(key=lambda one: one["ts"] + (one["dur"] if one["name"] == "allocate" else 0))
@@ -119,6 +123,8 @@ def _log(events: list[traced.Event], path: Path) -> Log:
         threads.setdefault(event["tid"], len(threads))
         address = event["args"]["address"]
         if event["name"] == "allocate":
+            if address in blocks:
+                raise BigmemError(f"{path} lacks the release of the block at {address}")
             blocks[address] = len(made)
             made.append(event)
         elif (block := blocks.pop(address, None)) is not None:
@@ -146,6 +152,12 @@ def _log(events: list[traced.Event], path: Path) -> Log:
             )
     operations.sort(key=lambda one: one.at)
     return Log(tuple(operations), len(threads))
+
+
+def _check_time(value: object) -> None:
+    # A block that ends before it begins would keep its replay waiting for ever.
+    if not isinstance(value, int | float) or not 0 <= value <= sys.maxsize:
+        raise ValueError(f"{value!r} is no time")
 
 
 def _size(value: object) -> int:

@@ -221,3 +221,26 @@ _open: dict[int, "weakref.ref[Allocator]"] = {}
 def open_allocators() -> list[Allocator]:
     """Every allocator of the process that is alive and not closed."""
     return [allocator for ref in list(_open.values()) if (allocator := ref()) is not None]
+
+
+def trim_all(*, tell: bool) -> int:
+    """Trim every open allocator, whatever one of others' raises; return how many bytes went back.
+
+    Parameters
+    ----------
+    tell
+        Whether the first error is raised once all are trimmed.
+    """
+    nbytes, failure = 0, None
+    for allocator in open_allocators():
+        try:
+            nbytes += allocator.trim()
+        except Exception as error:
+            if tell:
+                failure = failure or error
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # or its traceback would keep this frame, and that the callers' arrays
+    return nbytes

@@ -10,7 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Protocol, SupportsIndex, TypeVar
 
 try:
     import dask
@@ -21,7 +21,7 @@ except ImportError as error:
         f"bigmem.dask needs Dask's distributed ({error}): pip install 'bigmem[dask]'"
     ) from error
 
-from .allocator import Allocator
+from .allocator import Allocator, AllocatorStats
 from .budget import Budget
 from .errors import BigmemError
 from .native import NativeAllocator
@@ -41,6 +41,8 @@ _LOOK_SECONDS = 0.1
 # The most that others had in so many looks is kept free for them, a second's worth: an array that
 # is there and not yet written makes them seem smaller by as much, until it is.
 _LOOKS = 10
+
+_Answer = TypeVar("_Answer")
 
 
 class Factory(Protocol):
@@ -189,6 +191,7 @@ class _Served:
     allocator: Allocator
     budget: Budget
     workers: int = 0
+    _warned: bool = False
 
     @property
     def follows(self) -> bool:
@@ -197,10 +200,37 @@ class _Served:
 
     def held(self) -> int:
         """Bytes of the process that are the allocator's."""
-        limited = self.allocator
+        limited, stats = self.allocator, self.stats()
         # Allocators of others' need not count.
         counted = limited.live if isinstance(limited, Limited) else self.budget.used
-        return max(counted, self.allocator.stats().resident)
+        return counted if stats is None else max(counted, stats.resident)
+
+    def stats(self) -> AllocatorStats | None:
+        """The allocator's; `None` if it fails to tell."""
+        return self._answer(self.allocator.stats)
+
+    def give_back(self, nbytes: int) -> int:
+        """Give at least so many idle bytes back, if there are; return how many went."""
+        if not isinstance(self.allocator, NativeAllocator):
+            return self._answer(self.allocator.trim) or 0
+        # No more than that: what stays warm serves the next arrays without a fault.
+        return self.allocator._core.reclaim(nbytes)
+
+    def _answer(self, ask: Callable[[], _Answer]) -> _Answer | None:
+        """What an allocator of others' answers; if it raises, that is told the first time."""
+        try:
+            return ask()
+        except Exception as error:
+            if not self._warned:  # it is asked ten times a second
+                self._warned = True
+                logging.getLogger("bigmem").warning(
+                    "%r fails to tell what it holds, or to give it back (%s: %s); that is not told "
+                    "again",
+                    self.allocator,
+                    type(error).__name__,
+                    error,
+                )
+            return None
 
     def set_limit(self, nbytes: int) -> None:
         self.budget._set_limit(nbytes)
@@ -243,10 +273,11 @@ class _Watch:
         # The larger one: what comes or goes back meanwhile is nobody else's.
         self._follow(process - max(before, self.served.held()))
         excess = process - self._near
-        stats = self.served.allocator.stats()
-        if excess > 0 and stats.resident > stats.live:
+        stats = self.served.stats()
+        # Who does not tell may have idle memory.
+        if excess > 0 and (stats is None or stats.resident > stats.live):
             # In a thread: the pages of some GiB take the kernel longer than heartbeats may wait.
-            self._given_back += await asyncio.to_thread(_give_back, self.served.allocator, excess)
+            self._given_back += await asyncio.to_thread(self.served.give_back, excess)
 
     def _follow(self, others: int) -> None:
         """Fit the budget into what others, who have so many bytes now, leave of the process."""
@@ -314,14 +345,6 @@ def _leave(served: _Served) -> None:
             _current = None
         # Its arrays may live on, and go back where they came from.
         served.allocator.close()
-
-
-def _give_back(allocator: Allocator, nbytes: int) -> int:
-    """Give at least so many idle bytes back, if there are; return how many went."""
-    if not isinstance(allocator, NativeAllocator):
-        return allocator.trim()
-    # No more than that: what stays warm serves the next arrays without a fault.
-    return allocator._core.reclaim(nbytes)
 
 
 __all__ = ["BigmemPlugin", "Thresholds", "budget_for"]

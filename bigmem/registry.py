@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .allocator import Allocator, AllocatorStats, open_allocators
+from .allocator import Allocator, AllocatorStats, open_allocators, trim_all
 from .arena.arena import ArenaAllocator
 from .budget import Budget
 from .errors import BigmemError
@@ -97,7 +97,7 @@ def _make_plugged(name: str) -> Allocator:
         allocator = plugin.load()()
     except BigmemError:  # it tells what is wrong itself
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BigmemError(
             f"the plug-in {_described(plugin)} fails: {type(error).__name__}: {error}"
         ) from error
@@ -130,7 +130,10 @@ def get_allocator() -> Allocator:
     """The process default: what `set_allocator` set, else what ``BIGMEM_ALLOCATOR`` names."""
     global _default
     if _default is None:
-        _default = make(os.environ.get("BIGMEM_ALLOCATOR", DEFAULT_NAME))
+        made = make(os.environ.get("BIGMEM_ALLOCATOR", DEFAULT_NAME))
+        # What another thread has made or set meanwhile stays.
+        if _default is None:
+            _default = made
     return _default
 
 
@@ -168,12 +171,30 @@ def flush(timeout: float | None = None) -> bool:
 
 
 def trim() -> int:
-    """Give every warm byte of every open allocator back now; return how many bytes went back."""
-    return sum(allocator.trim() for allocator in open_allocators())
+    """Give every warm byte of every open allocator back now; return how many bytes went back.
+
+    What an allocator of others' raises is raised here once all the others are trimmed.
+    """
+    return trim_all(tell=True)
 
 
 def stats() -> AllocatorStats:
-    """The sum of what every open allocator holds and has done."""
-    # A wrapper's are its upstream's, which is among them.
-    allocators = [a for a in open_allocators() if not isinstance(a, Wrapper)]
-    return sum((allocator.stats() for allocator in allocators), AllocatorStats())
+    """The sum of what every open allocator holds and has done.
+
+    Raises
+    ------
+    BigmemError
+        An allocator of others' fails to tell, and which: without it the sum would be wrong.
+        `bigmem.exporters.snapshot` has those that do tell.
+    """
+    total = AllocatorStats()
+    for allocator in open_allocators():
+        if isinstance(allocator, Wrapper):
+            continue  # its are its upstream's, which is among them
+        try:
+            total += allocator.stats()
+        except Exception as error:
+            raise BigmemError(
+                f"{allocator!r} cannot tell its figures: {type(error).__name__}: {error}"
+            ) from error
+    return total

@@ -9,8 +9,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 versions=("$@")
 [ $# -gt 0 ] || versions=(3.11 3.12 3.13)
+# Out stay those that need a compiler (kernels, libraries), a GPU (gpu), Node from npm (interop), or the
+# repository (bench, dask/test_bench.py, docs, scripts); and device, profile, setup and the rest of prover, which
+# take minutes and test Python that is the same in every wheel: the sources' own tests run them.
 tests=${WHEEL_TESTS:-tests/bigmem tests/cuda tests/cli tests/formats tests/verify tests/prover/test_prove.py \
-  tests/service tests/exporters tests/dask/test_plugin.py}
+  tests/service tests/exporters tests/dask/test_plugin.py tests/dask/test_cluster.py tests/examples}
 work=${WHEEL_WORK:-build/wheels}
 
 fail() { echo "wheels: $*" >&2; exit 1; }
@@ -74,16 +77,17 @@ test_wheel() {
   rm -rf "$clean" "$here"
   "$(find_python "$1")" -m venv "$clean"
   mkdir "$here"
-  cp -r tests docs circuits pyproject.toml "$here"
+  cp -r tests docs circuits examples pyproject.toml "$here"
   (
     export PATH="$clean/bin:$work/bin"
     for compiler in cc gcc g++ c++ clang; do
       ! command -v "$compiler" >/dev/null || fail "$compiler is still there: $(command -v "$compiler")"
     done
     # Joined, since `set -e` means nothing on the left of the || below.
+    # flit-core builds the plug-in of examples/, which its test installs without a network.
     # shellcheck disable=SC2086  # several tests
     install "$clean" --only-binary :all: "$wheel[prover,service,dask,monitoring]" \
-      pytest pytest-timeout hypothesis py_ecc "dask[array]" &&
+      pytest pytest-timeout hypothesis py_ecc flit-core "dask[array]" &&
       cd "$here" && python -m pytest -q -p no:cacheprovider $tests && python - <<'END'
 import bigmem, prover, sys
 assert all(sys.prefix in module.__file__ for module in (bigmem, prover)), "not the wheel's"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -165,4 +165,6 @@ def _are_figures(figures: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # A float can hold it: no infinity, no NaN, and no integer beyond, which JSON has as well.
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(cast(float, value)) <= sys.float_info.max

@@ -109,4 +109,6 @@ def _cells(figures: Figures) -> Iterator[str]:
         yield format_size(nbytes) if nbytes else "0"
     made = figures.get("allocations", 0)
     yield f"{made:,}"
-    yield f"{figures.get('warm_hits', 0) / made:.0%}" if made else ""
+    hits = figures.get("warm_hits", 0)
+    # Whatever a page may tell, no share is beyond all.
+    yield f"{hits / made:.0%}" if made and 0 <= hits <= made else ""

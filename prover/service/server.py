@@ -16,7 +16,7 @@ from aiohttp import web
 
 from bigmem.terminal import one_line
 from prover.errors import ProverError, UsageError, reason_of
-from prover.service import access, keys
+from prover.service import access, forms, keys
 from prover.service.api import Api
 from prover.service.connections import Connections, limit_for
 from prover.service.job import FINAL, Job, State
@@ -116,6 +116,7 @@ async def serve(
         Before it takes jobs: settings, keys, address or spool cannot be used.
     """
     listeners = _listen(settings)
+    forms.ignore_bad_names()
     # Each thread that allocates has a heap of its own, which grows to what it once held.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_HELPERS, "helper"))
     stop = _Stop()

@@ -9,10 +9,11 @@ import reprlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from aiohttp import BodyPartReader, ClientError, MultipartReader, web
+from aiohttp import BodyPartReader, ClientError, web
 from aiohttp.http import HttpProcessingError
 
 from prover.errors import ProverError, reason_of
+from prover.service.forms import parts
 from prover.service.keys import KeyFacts
 from prover.service.refusal import Refusal
 from prover.service.secret import SecretFile, mapped_witness
@@ -136,7 +137,7 @@ async def _receive_form(
 ) -> str:
     _refuse_length(request, largest + _ROOM)
     name: str | None = None
-    async for part in _parts(request):
+    async for part in parts(request, _ROOM):
         if part.name == "key" and name is None:
             data = b"".join([piece async for piece in _pieces(part, _NAME_BYTES, None)])
             name = _known(data.decode("utf-8", "replace"), keys)
@@ -150,21 +151,6 @@ async def _receive_form(
     if name is None or not secret.size:
         raise Refusal(422, "the form lacks the part " + ("key" if name is None else "witness"))
     return name
-
-
-async def _parts(request: web.Request) -> AsyncIterator[BodyPartReader]:
-    reader = await request.multipart()
-    while (part := await _next_part(reader)) is not None:
-        if not isinstance(part, BodyPartReader):
-            raise Refusal(422, "the form has a form inside")
-        yield part
-
-
-async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
-    try:
-        return await reader.next()
-    except RuntimeError as error:  # the part _charset_ names none
-        raise ValueError from error
 
 
 async def _pieces(part: BodyPartReader, limit: int, key: str | None) -> AsyncIterator[bytes]:

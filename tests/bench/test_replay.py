@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -114,6 +115,10 @@ def lacking(log: Path, text: str) -> str:
         (lambda log: log.read_text().replace('"args":{', '"args":7,"other":{'), "is damaged"),
         (lambda log: log.read_text().replace('"nbytes":', '"nbytes":-'), "no number of bytes"),
         (lambda log: log.read_text().replace('"dur":', '"dur":"?","other":'), "of the wrong kind"),
+        (lambda log: re.sub(r'"dur":[\d.]+', '"dur":-20', log.read_text()), "-20 is no time"),
+        (lambda log: re.sub(r'"dur":[\d.]+', '"dur":NaN', log.read_text()), "nan is no time"),
+        (lambda log: re.sub(r'"ts":[\d.]+', '"ts":Infinity', log.read_text()), "inf is no time"),
+        (lambda log: re.sub(r'"ts":[\d.]+', '"ts":-1', log.read_text()), "-1 is no time"),
         (lambda log: lacking(log, "allocate"), "lacks the allocation of the block at 0x"),
         (lambda log: lacking(lacking_file(log, "allocate"), "release"), "no allocation in it"),
         (lambda _: "hello", "is no log"),
@@ -124,6 +129,19 @@ def test_a_log_that_cannot_be_replayed_is_refused(log: Path, change: Any, told: 
     with pytest.raises(bigmem.BigmemError, match=told) as refusal:
         load(log)
     assert str(log) in str(refusal.value)
+
+
+def test_a_log_without_a_release_is_refused(tmp_path: Path) -> None:
+    """Where the range is used again, which shows it: the block is not live until the end."""
+    path = tmp_path / "log.json"
+    with bigmem.Traced(bigmem.ArenaAllocator(), path) as watched:
+        address = watched.allocate(MIB).address
+        assert watched.allocate(MIB).address == address
+    lines = path.read_text().splitlines()
+    lines.remove(next(line for line in lines if '"release"' in line))
+    path.write_text("\n".join(lines))
+    with pytest.raises(bigmem.BigmemError, match=f"lacks the release of the block at {address:#x}"):
+        load(path)
 
 
 def lacking_file(log: Path, text: str) -> Path:

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import math
 import threading
 from collections.abc import Callable
 
@@ -143,6 +144,65 @@ def test_a_fence_that_raises_is_its_own_allocators_matter(
     event.lost = False
     event.__class__.query = lambda self: True  # type: ignore[method-assign]
     assert mine.flush(10)
+
+
+class Failing(bigmem.SystemAllocator):
+    """Of somebody else's, and broken."""
+
+    def trim(self) -> int:
+        raise RuntimeError("no trim")
+
+    def stats(self) -> bigmem.AllocatorStats:
+        raise RuntimeError("no stats")
+
+
+def test_an_allocator_that_fails_to_trim_keeps_nobody_from_trimming(native: Native) -> None:
+    table = _core.ProbedPages()
+
+    class Last(bigmem.SystemAllocator):
+        def trim(self) -> int:
+            table.refuse("reserve", 0)  # now there is room again
+            return 1
+
+    with Failing():
+        mine = native(bigmem.Inline(), "never", mapping_per_block=True, table=table)
+        idle = native(bigmem.Recycle(decay=math.inf), "never")
+        idle.allocate(4 * MIB).release()
+        with pytest.raises(RuntimeError, match="no trim"):
+            bigmem.trim()
+        assert idle.stats().warm == 0
+        table.refuse("reserve", errno.ENOMEM)
+        with pytest.raises(bigmem.OutOfMemory, match="the system refused"):
+            mine.allocate(8 * MIB)
+        with Last():
+            assert mine.allocate(8 * MIB).nbytes == 8 * MIB
+
+
+def test_a_trim_that_fails_keeps_no_array_of_its_callers(native: Native) -> None:
+    allocator = native(bigmem.Inline(), "never")
+
+    def work() -> None:
+        mine = bigmem.empty(8 * MIB, np.uint8, allocator=allocator)
+        assert allocator.stats().live == mine.nbytes
+        bigmem.trim()
+
+    gc.disable()
+    try:
+        with Failing(), pytest.raises(RuntimeError, match="no trim"):
+            work()
+        assert allocator.stats().live == 0
+    finally:
+        gc.enable()
+
+
+def test_a_sum_that_lacks_an_allocator_is_not_told(native: Native) -> None:
+    native(bigmem.Recycle(), "never")
+    with Failing(name="theirs"):
+        told = r"<Failing 'theirs'> cannot tell its figures: RuntimeError: no stats"
+        with pytest.raises(bigmem.BigmemError, match=told) as refusal:
+            bigmem.stats()
+        assert isinstance(refusal.value.__cause__, RuntimeError)
+    assert bigmem.stats().live >= 0
 
 
 def test_what_looking_for_a_fence_raises_is_not_hidden(native: Native) -> None:

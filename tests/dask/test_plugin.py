@@ -164,6 +164,39 @@ def test_memory_goes_back_beside_the_event_loop() -> None:
     assert threading.get_ident() not in trimmed_by
 
 
+@pytest.mark.parametrize("fails", [("stats",), ("stats", "trim")])
+def test_an_allocator_that_fails_is_looked_after_all_the_same(
+    fails: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    trimmed: list[int] = []
+
+    class Failing(bigmem.SystemAllocator):
+        def stats(self) -> bigmem.AllocatorStats:
+            raise RuntimeError("no stats")
+
+        def trim(self) -> int:
+            trimmed.append(7)
+            if "trim" in fails:
+                raise RuntimeError("no trim")
+            return 7
+
+    one = worker(1000, process=601)
+    with dask.config.set({"distributed.worker.memory.terminate": 0.95}):
+        failing = bigmem.Limited(Failing(), 900, name="failing")
+        plugin = BigmemPlugin("theirs", min_bytes=1)
+        watch = bigmem_dask._Watch(one, bigmem_dask._Served(plugin, failing, bigmem.Budget(900)))
+    block = failing.allocate(100)
+    for _ in range(3):
+        asyncio.run(watch._look())
+    assert watch._given_back == (0 if "trim" in fails else 21)
+    assert len(trimmed) == 3
+    assert failing.limit == watch.served.budget.limit == 950 - (601 - block.nbytes)
+    (told,) = [record for record in caplog.records if record.name == "bigmem"]
+    assert "'failing'> fails to tell what it holds, or to give it back" in told.getMessage()
+    assert "(RuntimeError: no stats)" in told.getMessage()
+    assert told.exc_info is None
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # why NumPy has none
 @pytest.mark.parametrize("allocator", [KEEPING, "recycle", "system"])
 def test_the_budget_follows_what_others_leave(

@@ -143,6 +143,8 @@ def test_a_name_of_bigmems_stays_its_own_and_the_plugin_is_warned_of_once(tmp_pa
         ("", "fails: ModuleNotFoundError: No module named 'broken'"),
         ("pass", "fails: AttributeError: module 'broken' has no attribute 'make'"),
         ("def make():\n    return 1 / 0", "fails: ZeroDivisionError: division by zero"),
+        ("def make():\n    raise SystemExit(3)", "fails: SystemExit: 3"),
+        ("import sys\nsys.exit('no licence')", "fails: SystemExit: no licence"),
         ("def make():\n    return 1", "made no bigmem.Allocator"),
     ],
 )

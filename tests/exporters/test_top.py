@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import pty
 import signal
@@ -23,7 +24,7 @@ from bigmem.cli import main
 from bigmem.exporters.page import NAME, SIZE, Page, Sampler
 from bigmem.exporters.reader import Watched, content_of, is_snapshot
 from bigmem.exporters.snapshot import snapshot
-from bigmem.exporters.view import plain
+from bigmem.exporters.view import plain, rows
 
 MIB = 1 << 20
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -124,6 +125,52 @@ def test_a_forked_child_has_figures_of_its_own(start: Start) -> None:
         until(lambda: not second.alive())
 
 
+UNDISTURBED = """
+import os, signal, sys, threading, time
+import bigmem
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+while len(sys._current_frames()) < 2:  # ours begins beside it
+    time.sleep(0.01)
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait({signal.SIGUSR1}).name, threading.active_count())
+"""
+
+
+def test_a_program_that_waits_for_its_threads_and_for_signals() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNDISTURBED],
+        env={**os.environ, "BIGMEM_TOP": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIGUSR1 1\n", "")
+
+
+def test_a_thread_that_is_refused_leaves_no_trace(
+    page: "tuple[Page, int]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    sampler = Sampler(page[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("_thread.start_new_thread", refused)
+        sampler.start()
+        sampler.stop()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert content_of(page[1]) is None
+    sampler.start()
+    until(sampler.sampled.is_set)
+    sampler.stop()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os.close(page[1])
+
+
 def test_a_fork_that_python_does_not_know_of_is_not_taken_for_its_parent(start: Start) -> None:
     parent = start(
         """
@@ -186,7 +233,7 @@ def test_control_c_is_no_failure_whenever_it_comes(
 def test_a_process_that_did_not_opt_in_costs_nothing(
     start: Start, capsys: pytest.CaptureFixture[str], off: str
 ) -> None:
-    child = start("import threading\nprint(threading.active_count(), flush=True)", top=off)
+    child = start("print(len(sys._current_frames()), flush=True)", top=off)
     assert child.said == "1\n"  # type: ignore[attr-defined]
     told = refusal(capsys, str(child.pid))
     assert "publishes nothing: start it with BIGMEM_TOP=1" in told
@@ -230,7 +277,7 @@ def test_the_thread_opens_nothing_that_a_program_could_close(start: Start) -> No
         import threading, time
         opened = []
         def note(event, words):
-            if event == "open" and threading.current_thread() is not threading.main_thread():
+            if event == "open" and threading.get_ident() != threading.main_thread().ident:
                 opened.append(words[0])
         sys.addaudithook(note)
         time.sleep(0.6)  # two snapshots and more
@@ -331,6 +378,27 @@ def test_what_passes_for_a_snapshot_can_be_shown(value: object) -> None:
         changed = {**good, key: value}
         if is_snapshot(changed):
             plain(changed)
+
+
+def test_figures_that_are_no_numbers_or_beyond_any_are_refused() -> None:
+    good: dict[str, object] = {**snapshot()}
+    largest = int(sys.float_info.max)
+    for fine in (0, -1, 0.5, 1 << 80, largest, -largest):
+        assert is_snapshot({**good, "time": fine, "total": {"live": fine}})
+        plain({**good, "time": fine, "total": {"live": fine}})  # type: ignore[typeddict-item]
+    for bad in (10**400, -(10**400), largest + (largest >> 50), math.inf, math.nan, True, "1"):
+        assert not is_snapshot({**good, "time": bad})
+        assert not is_snapshot({**good, "total": {"live": bad}})
+
+
+@pytest.mark.parametrize(
+    ("hits", "made", "share"),
+    [(1, 4, "25%"), (4, 4, "100%"), (0, 4, "0%"), (0, 0, ""), (1e308, 1e-320, ""), (5, 4, "")],
+)
+def test_a_share_is_of_all(hits: float, made: float, share: str) -> None:
+    shown = snapshot()
+    shown["total"] = {"live": 1, "allocations": made, "warm_hits": hits}
+    assert rows(shown)[-1][-1] == share
 
 
 def test_a_false_page_of_that_name_is_refused(

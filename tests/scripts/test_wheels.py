@@ -28,7 +28,7 @@ esac
 def test_a_wheel_passes_only_if_its_tests_do(
     tmp_path: Path, failing: str, code: int, told: str
 ) -> None:
-    for folder in ("scripts", "tests", "docs", "circuits", "programs"):
+    for folder in ("scripts", "tests", "docs", "circuits", "examples", "programs"):
         (tmp_path / folder).mkdir()
     shutil.copy(SCRIPT, tmp_path / "scripts")
     (tmp_path / "pyproject.toml").touch()

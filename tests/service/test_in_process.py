@@ -6,13 +6,15 @@ import errno
 import os
 import socket
 import tracemalloc
+import warnings
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
-from serving import form
+from aiohttp import StreamReader, multipart, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
+from serving import BOUNDARY, form
 
-from prover.service import uploads
+from prover.service import forms, uploads
 from prover.service.access import Guard
 from prover.service.api import Api
 from prover.service.connections import Connections
@@ -155,6 +157,53 @@ def test_padding_ends_a_witness_and_not_a_piece_of_it():
     assert len(inner) == uploads.PIECE_BYTES
     assert decoded(body(inner))[0] == len(inner) * 3 // 4 - 1
     assert decoded(body(inner + b"AAAA"))[0] == 422
+
+
+def parts_of(sent):
+    """The names of a form's parts, and how many turns others had while they were read."""
+
+    async def read():
+        loop = asyncio.get_running_loop()
+        content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+        content.feed_data(sent)
+        content.feed_eof()
+        headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+        request = make_mocked_request("POST", "/jobs", headers, payload=content)
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        meanwhile = asyncio.create_task(others())
+        found = [part.name async for part in forms.parts(request, 1 << 14)]
+        meanwhile.cancel()
+        return found, turns
+
+    return asyncio.run(read())
+
+
+def test_the_lines_of_a_form_leave_others_their_turns():
+    """All of them are there: reading one waits for nothing."""
+    body, _ = form("key", b"witness")
+    names, turns = parts_of(b"a\r\n" * 5000 + body)
+    assert names == ["key", "witness"]
+    assert turns >= 5000
+
+
+def test_names_that_are_malformed_are_kept_nowhere():
+    kept = vars(multipart).setdefault("__warningregistry__", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        forms.ignore_bad_names()
+        for number in range(10):
+            body, _ = form(None, b"witness")
+            for odd in (b"odd%d", b"odd%d=a; odd%d=b", b"odd name%d=c"):
+                bad = body.replace(b'name="witness"', odd.replace(b"%d", b"%d" % number))
+                assert parts_of(bad)[0] == [None]
+    assert "odd" not in str(kept)
 
 
 def test_a_limit_on_connections_spares_those_with_requests():

@@ -176,6 +176,49 @@ def test_a_body_of_unknown_size_is_read_up_to_the_limit(server, witnesses, kind)
         assert connection.getresponse().status == 413
 
 
+HEADS = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 6000) for number in range(3))
+FEW, MANY = b"a\r\n" * 1000, b"a\r\n" * 6000
+
+
+@pytest.mark.parametrize(
+    ("before", "heads", "after", "status"),
+    [
+        (b"", b"", b"", 202),
+        (FEW, HEADS[:6000] + b"\r\n", FEW, 202),
+        (MANY, b"", b"", 413),
+        (FEW * 1000, b"", b"", 413),
+        (b"", HEADS, b"", 413),
+        (b"", b"", b"a" * 20_000, 413),
+    ],
+)
+def test_what_is_around_the_parts_of_a_form_is_bounded(
+    server, witnesses, before, heads, after, status
+):
+    body = before + KEY_PART.replace(LINE, LINE + heads) + part("witness", witnesses[KEY]) + END
+    pieces = iter([body + after])  # of a length that nobody announces
+    with contextlib.closing(server.connect()) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request("POST", "/jobs", pieces, {"Content-Type": FORM}, encode_chunked=True)
+        response = connection.getresponse()
+        told = json.loads(response.read())
+    assert response.status == status
+    if status == 202:
+        server.answer(told["id"])
+    else:
+        assert told == {"error": "the form is too large: 16384 bytes are enough around its parts"}
+
+
+@pytest.mark.parametrize("odd", [";%d", "form-data; %d=a; %d=b", "form-data; a b%d=c", "=%d"])
+def test_heads_that_are_malformed_leave_no_trace(server, odd):
+    before = server.log.read_text()
+    for number in range(20):
+        head = odd.replace("%d", str(number)).encode()
+        body = LINE + b"Content-Disposition: " + head + b"\r\n\r\nx\r\n" + END
+        reply = server.ask("POST", "/jobs", body, Content_Type=FORM)
+        assert (reply.status, "other parts" in reply.error) == (422, True)
+    assert server.log.read_text() == before
+
+
 def test_a_compressed_body(server, witnesses):
     body, kind = form(KEY, witnesses[KEY])
     reply = server.ask("POST", "/jobs", body, Content_Type=kind, Content_Encoding="gzip")

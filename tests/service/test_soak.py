@@ -24,8 +24,8 @@ from prover.verify import VerificationKey, verify
 CIRCUIT = Path(__file__).parents[2] / "circuits" / "membership"
 CLIENTS = 4
 QUARTER = (
-    ["large and killed"]
-    + ["form"] * 20
+    ["large and killed", "misnamed"]
+    + ["form"] * 19
     + ["json"] * 6
     + ["large"] * 3
     + ["malformed"] * 8
@@ -35,6 +35,9 @@ QUARTER = (
     + ["deserted"] * 2
 )
 """Fifty jobs; every quarter of the test has the same, after the first in another order."""
+
+MISNAMED = 500
+"""Forms of a client that does not know how to name a part: each of 6 kB that nobody may keep."""
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,7 @@ class Soak:
             "large": self.large_one,
             "large and killed": self.killed,
             "malformed": self.malformed,
+            "misnamed": self.misnamed,
             "false": self.false,
             "cancelled": self.cancelled,
             "cut off": self.cut_off,
@@ -146,6 +150,18 @@ class Soak:
         reply = submit(key, sent)
         assert reply.status in (404, 413, 422), reply
         assert reply.error
+
+    def misnamed(self, chance):
+        """Many forms with a part whose head is malformed, and like no other before."""
+        with contextlib.closing(self.server.connect()) as connection:
+            for _ in range(MISNAMED):
+                body, kind = form(None, b"")
+                odd = b'name="%s' % chance.randbytes(3000).hex().encode()
+                body = body.replace(b'name="witness"', odd)
+                connection.request("POST", "/jobs", body, {"Content-Type": kind})
+                response = connection.getresponse()
+                assert b"other parts" in response.read()
+                assert response.status == 422
 
     def false(self, chance):
         witness = bytearray(self.witnesses["bn128-multiplier"])
