@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Self, SupportsIndex
+from typing import Self, SupportsIndex, TypeVar
 
 from . import osmem
 from ._core import Block, parked_by, poll_fences
@@ -19,6 +19,8 @@ Quick = Callable[[int, int, bool], Block | None]
 """Makes a block of (nbytes, alignment, zeroed) without any Python code; `None` if it cannot."""
 # How long a flush waits before it asks a fence again.
 FENCE_SECONDS = 0.001
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +225,19 @@ def open_allocators() -> list[Allocator]:
     return [allocator for ref in list(_open.values()) if (allocator := ref()) is not None]
 
 
-def trim_all(*, tell: bool) -> int:
-    """Trim every open allocator, whatever one of others' raises; return how many bytes went back.
+def ask_all(ask: Callable[[Allocator], _Answer], *, tell: bool) -> list[_Answer]:
+    """Ask every open allocator, whatever one of others' raises; return what they answer.
 
     Parameters
     ----------
     tell
-        Whether the first error is raised once all are trimmed.
+        Whether the first error is raised once all are asked.
     """
-    nbytes, failure = 0, None
+    answers: list[_Answer] = []
+    failure = None
     for allocator in open_allocators():
         try:
-            nbytes += allocator.trim()
+            answers.append(ask(allocator))
         except Exception as error:
             if tell:
                 failure = failure or error
@@ -243,4 +246,4 @@ def trim_all(*, tell: bool) -> int:
             raise failure
         finally:
             del failure  # or its traceback would keep this frame, and that the callers' arrays
-    return nbytes
+    return answers

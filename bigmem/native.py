@@ -8,7 +8,7 @@ from typing import SupportsIndex
 
 from . import _core, incidents, pressure
 from ._core import Block
-from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, Quick, open_allocators, trim_all
+from .allocator import FENCE_SECONDS, Allocator, AllocatorStats, Quick, ask_all, open_allocators
 from .arena.pages import AnonymousPages
 from .budget import Budget, describe_holders
 from .errors import BigmemError, OutOfMemory
@@ -165,7 +165,8 @@ class NativeAllocator(Allocator):
         self, size: int, alignment: int, zeroed: bool, populate: bool, refusal: str
     ) -> Block | None:
         """Try again with everyone's idle memory given back, or say who holds what."""
-        if trim_all(tell=False):  # of what else goes wrong the caller could make nothing
+        # Of what else goes wrong the caller could make nothing.
+        if sum(ask_all(lambda allocator: allocator.trim(), tell=False)):
             try:
                 return self._core.allocate(self, populate, size, alignment, zeroed)
             except OutOfMemory as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .allocator import Allocator, AllocatorStats, open_allocators, trim_all
+from .allocator import Allocator, AllocatorStats, ask_all, open_allocators
 from .arena.arena import ArenaAllocator
 from .budget import Budget
 from .errors import BigmemError
@@ -155,19 +155,12 @@ def set_allocator(allocator: Allocator | None) -> Allocator | None:
 def flush(timeout: float | None = None) -> bool:
     """Flush every open allocator of the process; `False` if `timeout` seconds did not suffice."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    done, failure = True, None
-    for allocator in open_allocators():
+
+    def done(allocator: Allocator) -> bool:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            done = allocator.flush(left) and done
-        except Exception as error:  # of a fence: the others are flushed all the same
-            failure = failure or error
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            del failure  # or its traceback would keep this frame, and that the callers' arrays
-    return done
+        return allocator.flush(left)
+
+    return all(ask_all(done, tell=True))  # a fence may fail
 
 
 def trim() -> int:
@@ -175,7 +168,7 @@ def trim() -> int:
 
     What an allocator of others' raises is raised here once all the others are trimmed.
     """
-    return trim_all(tell=True)
+    return sum(ask_all(lambda allocator: allocator.trim(), tell=True))
 
 
 def stats() -> AllocatorStats:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import _core
 from ..decorating import contextmanager
+from .streams import PER_THREAD
 
 
 @contextmanager
@@ -117,13 +118,10 @@ class _Library:
             _core.end_capture()
 
 
-_PER_THREAD_STREAM = 2
-
-
 def _stream_key(stream: Any) -> object:
     """The handle of a stream; that of the per-thread one is of another stream in each thread."""
     handle = stream.ptr
-    return (handle, threading.get_ident()) if handle == _PER_THREAD_STREAM else handle
+    return (handle, threading.get_ident()) if handle == PER_THREAD else handle
 
 
 _LIBRARIES = (

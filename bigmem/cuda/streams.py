@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 from ..errors import BigmemError
 from .driver import loaded
 
-_DEFAULT_STREAMS = (0, 1, 2)
-"""Handles of the default stream as it is compiled for, the legacy one and that of a thread."""
+PER_THREAD = 2
+"""The handle of the default stream of a thread, which is another one in each."""
+
+_DEFAULT_STREAMS = (0, 1, PER_THREAD)
+"""Those of the default stream as it is compiled for, and of the legacy one, too."""
 
 
 class Stream(NamedTuple):

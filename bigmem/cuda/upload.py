@@ -17,11 +17,10 @@ from ..sizes import format_size, parse_size
 from .default import default_allocator
 from .driver import loaded
 from .pinned import PinnedAllocator
-from .streams import current, stream_of
+from .streams import PER_THREAD, current, stream_of
 
 # Measured on 16 cores: one thread copies 7.5 GiB/s, eight to twelve keep a GPU busy that takes 51.
 _THREADS = min(12, len(os.sched_getaffinity(0)))
-_PER_THREAD = 2  # the handle of that default stream
 # Smaller ones keep the GPU waiting for its next order (2 MiB: 48 GiB/s; 1 MiB: 42), larger ones do
 # not stay in the caches (8 MiB: 47; 16 MiB: 34). This gives 49.
 _CHUNK = 4 << 20
@@ -132,7 +131,7 @@ class Uploads:
         if block is not None:
             # Without an event it waits for all that the GPU does. The per-thread stream is another
             # one in each thread, and others may have sent.
-            if self._stream.handle != _PER_THREAD:
+            if self._stream.handle != PER_THREAD:
                 with suppress(BigmemError), current(self._stream):
                     event = self._cuda.fences.record(self._stream.handle)
                     self._cuda.fences.attach(block.address, event)

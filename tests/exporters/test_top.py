@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from undisturbed import UNDISTURBED
 
 import bigmem
 import bigmem.cli.top
@@ -125,23 +126,9 @@ def test_a_forked_child_has_figures_of_its_own(start: Start) -> None:
         until(lambda: not second.alive())
 
 
-UNDISTURBED = """
-import os, signal, sys, threading, time
-import bigmem
-for thread in threading.enumerate():
-    if thread is not threading.main_thread():
-        thread.join()
-while len(sys._current_frames()) < 2:  # ours begins beside it
-    time.sleep(0.01)
-assert not signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-os.kill(os.getpid(), signal.SIGUSR1)
-print(signal.sigwait({signal.SIGUSR1}).name, threading.active_count())
-"""
-
-
 def test_a_program_that_waits_for_its_threads_and_for_signals() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", UNDISTURBED],
+        [sys.executable, "-c", "import bigmem\n" + UNDISTURBED],
         env={**os.environ, "BIGMEM_TOP": "1", "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

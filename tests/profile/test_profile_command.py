@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from profiled import MIB
+from undisturbed import UNDISTURBED
 
 from bigmem.cli import _child, main
 
@@ -98,23 +99,9 @@ def test_the_program_notices_nothing(tmp_path: Path):
         assert found[name] == 0
 
 
-UNDISTURBED = """
-import os, signal, sys, threading, time
-import numpy
-for thread in threading.enumerate():
-    if thread is not threading.main_thread():
-        thread.join()
-while len(sys._current_frames()) < 2:  # ours begins beside it
-    time.sleep(0.01)
-assert not signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-os.kill(os.getpid(), signal.SIGUSR1)
-print(signal.sigwait({signal.SIGUSR1}).name, threading.active_count())
-"""
-
-
 def test_a_program_that_waits_for_its_threads_and_for_signals(tmp_path: Path):
     done = command(
-        *("-o", "trace.json", "-c", UNDISTURBED),
+        *("-o", "trace.json", "-c", "import numpy\n" + UNDISTURBED),
         cwd=tmp_path,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )
