@@ -13,20 +13,21 @@ from bench.pipeline_cells import BASELINE, POLICIES, Cell
 from bench.pipeline_journal import Run
 
 FIGURES = ("wall_s", "p50_s", "p99_s", "tax_s", "gap_s", "gap_of_inner", "minor_faults",
-           "peak_rss_bytes", "reclaim_cpu_s", "map_s", "fault_s", "release_s", "inner_s", "outer_s",
-           "gap_map_s", "gap_release_s", "gap_fault_s", "gap_wait_s", "unexplained_s",
-           "synthesis_s", "device_s", "huge_bytes")  # fmt: skip
+           "peak_rss_bytes", "held_bytes", "reclaim_cpu_s", "map_s", "fault_s", "release_s",
+           "inner_s", "outer_s", "gap_map_s", "gap_release_s", "gap_fault_s", "gap_wait_s",
+           "unexplained_s", "synthesis_s", "device_s", "huge_bytes")  # fmt: skip
 
 COLUMNS = ("pages", "policy", "wall s", "against inline", "p50 ms", "p99 ms", "tax s", "gap ms",
-           "gap / inner", "faults", "peak MiB", "reclaimer s")  # fmt: skip
+           "gap / inner", "faults", "peak MiB", "held MiB", "reclaimer s")  # fmt: skip
 
 READING = (
     "Medians of the runs, with the least and the most in brackets; *against inline* is taken in "
     "each round by itself. p50, p99: from the beginning of a circuit's proof to its files (of few "
     "proofs, p99 is the slowest). tax: seconds of the program's own threads, added up over them, "
     "in allocations, in the kernel (page faults above all), and in releases. gap: what the outer "
-    "timer of the proofs measures and the inner one does not. reclaimer: processor time of the "
-    "threads that give memory back."
+    "timer of the proofs measures and the inner one does not. peak: of the resident set. held: the "
+    "most that the assignments took, with what was released and not given back yet, and what was "
+    "kept warm. reclaimer: processor time of the threads that give memory back."
 )
 
 _ENOUGH_RUNS = 5
@@ -77,6 +78,7 @@ def _summary(good: Mapping[int, Run], base: Mapping[int, Run]) -> dict[str, Any]
         "walls_s": [round(run["wall_s"], 4) for _, run in sorted(good.items())],
         **{name: _spread([run[name] for run in good.values()]) for name in FIGURES},
         "against": _spread(ratios) if ratios else None,
+        "budget_bytes": middle["budget_bytes"],
         "owners": middle["owners"],
         "layers": {
             name: median(run["layers"].get(name, 0.0) for run in good.values())
@@ -102,7 +104,10 @@ def markdown(results: Mapping[str, Any]) -> str:
         here = [entry for entry in entries if (entry["log2"], entry["mode"]) == (log2, mode)]
         here.sort(key=lambda entry: machine.REGIMES.index(entry["regime"]))
         rows = [COLUMNS, *(cells(entry) for entry in here)]
+        budget = max((entry.get("budget_bytes", 0) for entry in here), default=0)
         title = f"{results['circuits']} circuits of 2^{log2}, {mode} mode"
+        if budget:
+            title += f", of which {budget / machine.MIB:,.0f} MiB may be held"
         lines += [f"**{title}**", "", *machine.markdown_table(rows, names=2), ""]
         lines += [*(f"* {sentence}" for sentence in findings(here)), ""]
     lines += [READING, "", f"{_described(results)}.", ""]
@@ -128,6 +133,7 @@ def cells(entry: Summary) -> tuple[str, ...]:
         f"{middle['gap_of_inner']:.2%}",
         f"{middle['minor_faults']:,.0f}",
         f"{middle['peak_rss_bytes'] / machine.MIB:,.0f}",
+        f"{middle['held_bytes'] / machine.MIB:,.0f}",
         f"{middle['reclaim_cpu_s']:.2f}",
     )
 

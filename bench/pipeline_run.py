@@ -23,6 +23,7 @@ from bench.pipeline_cells import MODES, POLICIES, make_allocator
 from bench.timing import percentile
 from bigmem import osmem
 from bigmem.cuda import PinnedAllocator
+from bigmem.sizes import format_size
 from prover.backends import get_backend
 from prover.backends.base import GROUPS, PHASES, Backend
 from prover.formats.wtns import Witness
@@ -36,6 +37,9 @@ from prover.pipeline.usage import Meter
 
 WARM_UP_CIRCUITS = 2
 """The second finds the pinned memory of the first still being wiped, and pins some of its own."""
+
+_UNITS = 4 << 20
+"""What arenas may round up: the masks leave a rest of a unit of two MiB, the vectors another."""
 
 _MARKS = {*GROUPS, *PHASES, "release"}
 _RECLAIMER = "bigmem-reclaim"
@@ -208,12 +212,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "unexplained_s": report.unexplained_s,
         "synthesis_s": sum(r.outer_s for r in report.rows if r.path == ("ahead", "synthesis")),
         "layers": by_mark(report),
+        "held_bytes": owners["assignments"].stats().peak_resident,
+        "budget_bytes": circuits.engine.assignment_bytes + circuits.engine.mask_bytes,
         "owners": {name: asdict(owner.stats()) for name, owner in owners.items()},
     }
     try:
         report.check(options.unexplained)
     except UnexplainedTime as error:
         run["error"] = str(error)
+    if run["held_bytes"] > run["budget_bytes"] + _UNITS:
+        held, budget = format_size(run["held_bytes"]), format_size(run["budget_bytes"])
+        run["error"] = f"the assignments held {held}, and the budget was {budget}"
     return run
 
 

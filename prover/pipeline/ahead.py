@@ -14,17 +14,26 @@ from prover.pipeline.assignment import Assignment
 Make = Callable[[int, Callable[[int], None]], Assignment]
 """Makes the assignment of a number, which is to say what bytes of it have been released."""
 
+Settle = Callable[[float], bool]
+"""Waits until what has been released can be used again or is given back; at most so many seconds,
+and False if that was not enough."""
+
+_LOOK_SECONDS = 0.1  # how often a thread that waits there looks whether it should stop
+
 
 class Ahead:
     """Assignments 1 to ``count`` in order; a context in which they are made.
 
-    What lives at any time, those that are being proved included, takes at most ``limit`` bytes. An
-    error of a maker is raised by `next` in place of its assignment, after all before it.
+    What lives at any time, those that are being proved and those that were released but are not
+    given back yet included, takes at most ``limit`` bytes. An error of a maker is raised by `next`
+    in place of its assignment, after all before it.
 
     Parameters
     ----------
     make
         Called on the thread of this object.
+    settle
+        Called there before each, to wait for what was released.
     each
         Bytes of an assignment, at most ``limit``.
 
@@ -34,10 +43,11 @@ class Ahead:
         On entry, if the system gives no thread.
     """
 
-    def __init__(self, make: Make, count: int, *, each: int, limit: int) -> None:
+    def __init__(self, make: Make, settle: Settle, count: int, *, each: int, limit: int) -> None:
         if each > limit:
             raise ValueError("the limit is below one assignment")
         self._make = make
+        self._settle = settle
         self._count = count
         self._each = each
         self._free = limit
@@ -100,7 +110,7 @@ class Ahead:
         with bigmem.layer("ahead"):
             for number in range(1, self._count + 1):
                 with bigmem.layer("wait"):
-                    if not self._take():
+                    if not (self._take() and self._settled()):
                         return
                 made: Assignment | BaseException
                 try:
@@ -126,6 +136,13 @@ class Ahead:
                 return False
             self._free -= self._each
             return True
+
+    def _settled(self) -> bool:
+        """Wait until what was taken is there; False if it is not wanted any more."""
+        while not self._stopped:
+            if self._settle(_LOOK_SECONDS):
+                return True
+        return False
 
     def _give(self, nbytes: int) -> None:
         with self._changed:

@@ -50,9 +50,8 @@ class Engine:
     mode, release
         See `Mode` and `Release`.
     ahead
-        Bytes that assignments may take, those in proof and the masks included. What a deferred
-        release has yet to give back comes on top, within the allocator's own bounds. By default,
-        one assignment for each backend and one more.
+        Bytes that assignments may take, those in proof, those released but not given back yet, and
+        the masks included. By default, one assignment for each backend and one more.
     threads
         For the synthesis; 0 for every core.
 
@@ -87,12 +86,13 @@ class Engine:
         self._key = key
         self._backends = backends
         self._vectors = vectors
+        self._assignments = bigmem.get_allocator() if assignments is None else assignments
         self._release = release
         self._synthesis = Synthesis(
             key,
             vectors=mode == "seed",
             early=release == "early",
-            allocator=assignments,
+            allocator=self._assignments,
             threads=threads,
         )
         self.circuit_bytes = each = self._synthesis.nbytes
@@ -138,6 +138,7 @@ class Engine:
         make = self._synthesis.make
         with Ahead(
             lambda number, returned: make(witness_of(number), returned),
+            self._assignments.flush,
             count,
             each=self.circuit_bytes,
             limit=self.assignment_bytes,

@@ -21,7 +21,7 @@ def run(wall: float, **more: Any) -> dict[str, Any]:
     resident = [[0.0, 1 << 20], [0.1, 3 << 20]]
     return {
         **zeros, "wall_s": wall, "inner_s": 1.0, "resident": resident, "layers": {"ntt": wall / 2},
-        "owners": {}, **more,
+        "owners": {}, "budget_bytes": 3 << 20, **more,
     }  # fmt: skip
 
 
@@ -63,6 +63,12 @@ def test_what_was_not_run_says_why() -> None:
     assert results["failures"] == ["2^5 seed, early, 4 KiB pages, round 1: exit code 2"]
     assert "**failed** 2^5 seed, early" in page
     assert pipeline_report.verdict(results, interrupted=False) == 1
+
+
+def test_what_may_be_held_is_told_beside_what_was() -> None:
+    page = pipeline_report.markdown(summary(inline=[run(1.0, held_bytes=5 << 19)]))
+    assert "**2 circuits of 2^5, seed mode, of which 3 MiB may be held**" in page
+    assert "| 0 | 2 | 0.00 |" in page
 
 
 def test_a_failed_run_counts_in_no_figure() -> None:

@@ -156,6 +156,24 @@ def test_the_cells_of_a_gpu_run_over_an_emulated_one(
     _core.FakeCuda()  # what is left undone is done
 
 
+def test_a_run_that_holds_more_than_its_budget_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = Inputs(tmp_path / "inputs", "bn128", 6, 3)
+    inputs.make("cpu", print)
+    options = argparse.Namespace(
+        key=inputs.key, mode="seed", policy="detached", regime="4 KiB", backend="cpu",
+        ahead=None, unexplained=1.0, out=tmp_path, witnesses=inputs.witnesses,
+    )  # fmt: skip
+    run = pipeline_run.measure(options)
+    assert "error" not in run
+    assert run["budget_bytes"] == 2 * 4 * 4096 + 2 * 4096  # vectors and masks of a page each
+    assert run["held_bytes"] == run["budget_bytes"]
+    monkeypatch.setattr(pipeline_run, "_UNITS", -1)
+    run = pipeline_run.measure(options)
+    assert run["error"] == "the assignments held 40 KiB, and the budget was 40 KiB"
+
+
 def test_what_the_backend_leaves_to_reclaim_is_not_the_policys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bigmem.ArenaAllocator
 ) -> None:

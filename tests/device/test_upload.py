@@ -260,6 +260,21 @@ def test_what_is_pinned_is_copied_as_it_is(fake, device, rows, told):
     assert (stand_in_for_cupy.pageable_copies, told) == (0, [])
 
 
+def test_what_is_pinned_is_free_as_soon_as_it_was_copied(fake, device, rows):
+    """Whatever else the GPU has to do when it is released."""
+    with PinnedAllocator() as allocator:
+        host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        host[:] = rows
+        address = host.ctypes.data
+        device.upload(host)
+        fake.submit(device._stream.ptr)
+        del host
+        again = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        assert again.ctypes.data == address
+        del again
+        fake.finish()
+
+
 def test_blocks_that_are_not_pinned_are_staged(fake, device, rows):
     with bigmem.ArenaAllocator() as allocator:
         host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)

@@ -1,13 +1,14 @@
 """CuPy and PyTorch with pinned blocks, and CuPy's own pinned memory from bigmem."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cupy
 import cupyx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import bigmem
 import bigmem.cuda
@@ -34,6 +35,23 @@ def installed(gpu: Gpu) -> Iterator[PinnedAllocator]:
         allocator.trim()
 
 
+def compared_with_cudas(
+    copy: Callable[[NDArray[np.uint8]], None], array: NDArray[np.uint8]
+) -> float:
+    """The time of a copy over that from memory of cudaHostAlloc; of pageable memory it is 5 or 6.
+
+    The best of some that alternate, since others may share the bus.
+    """
+    memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(array.nbytes), 0)
+    theirs = np.frombuffer(memory, np.uint8, array.nbytes)
+    best = []
+    for host in (array, theirs) * 6:
+        start = time.perf_counter()
+        copy(host)
+        best.append(time.perf_counter() - start)
+    return min(best[2::2]) / min(best[3::2])
+
+
 def test_cupy_copies_a_pinned_array_without_staging(
     pinned: PinnedAllocator, installed: PinnedAllocator
 ) -> None:
@@ -42,17 +60,16 @@ def test_cupy_copies_a_pinned_array_without_staging(
     cupy.asarray(array[:MIB])
     allocations, before = installed.stats().allocations, available()
     device = cupy.empty(GIB, np.uint8)
-    cupy.cuda.Device().synchronize()
-    seconds = []
-    for _ in range(4):
-        start = time.perf_counter()
-        device = cupy.asarray(array)
+
+    def copy(host: NDArray[np.uint8]) -> None:
+        device.set(host)
         cupy.cuda.Device().synchronize()
-        seconds.append(time.perf_counter() - start)
+
+    assert compared_with_cudas(copy, array) <= 1.25
+    assert bool((device == 7).all())
+    assert bool((cupy.asarray(array) == 7).all())
     assert installed.stats().allocations == allocations
     assert before - available() < GIB // 2
-    assert bool((device == 7).all())
-    assert 1 / min(seconds[1:]) >= 40  # GiB/s; a pageable copy runs at 8
 
 
 def test_cupy_takes_its_pinned_memory_from_bigmem(installed: PinnedAllocator) -> None:
@@ -137,22 +154,20 @@ def test_torch_copies_asynchronously_at_full_speed(
     source = torch.from_numpy(array)
     target = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        target.copy_(source, non_blocking=True)
+
+    def copy(host: NDArray[np.uint8]) -> None:
+        target.copy_(torch.from_numpy(host), non_blocking=True)
         stream.synchronize()
+
+    with torch.cuda.stream(stream):
+        copy(array)
         gpu.spin(300, stream.cuda_stream)
-        start = time.perf_counter()
         target.copy_(source, non_blocking=True)
-        returned = time.perf_counter() - start
         assert not stream.query()
         record(source, stream)
         stream.synchronize()
-        start = time.perf_counter()
-        target.copy_(source, non_blocking=True)
-        stream.synchronize()
-        took = time.perf_counter() - start
-    assert returned <= 0.05
-    assert 1 / took >= 40  # GiB/s
+        assert compared_with_cudas(copy, array) <= 1.25
+        copy(array)
     assert bool((target == 9).all())
 
 

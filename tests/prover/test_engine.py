@@ -135,6 +135,45 @@ def test_the_synthesis_runs_ahead_within_its_budget(many, finish):
     assert made[:6] == [masks + 3 * each] * 6
 
 
+class Late:
+    """A fence that is done some while after it was asked first, when the block was released."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+        self.is_over = False
+        self.asked = None
+
+    def done(self):
+        self.asked = self.asked or time.monotonic()
+        self.is_over = time.monotonic() - self.asked > 0.05
+        return self.is_over
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_is_not_given_back_yet_counts_in_the_budget(many, finish, proved, release):
+    key, path = many
+    fences, held = [], []
+
+    class Sluggish(bigmem.MappedAllocator):
+        def allocate(self, nbytes, **options):
+            block = super().allocate(nbytes, **options)
+            block.fence(fence := Late(-(-block.nbytes // 4096) * 4096))
+            fences.append(fence)
+            held.append(sum(one.nbytes for one in fences if not one.is_over))
+            return block
+
+    engine = Engine(
+        key,
+        backends=[CpuBackend(1)],
+        assignments=Sluggish(),
+        mode="seed",
+        release=release,
+    )
+    engine.run(6, lambda _: Witness.open(path), finish)
+    assert sorted(proved) == list(range(1, 7))
+    assert max(held) == engine.assignment_bytes + engine.mask_bytes
+
+
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_room_for_one_circuit_suffices(many, finish, proved, workers):
     key, path = many
@@ -208,7 +247,7 @@ def run(many, proved, finish):
     """A batch of ten, whose third witness comes from ``third``."""
     key, path = many
 
-    def go(third=None, backends=1, **owners):
+    def go(third=None, backends=1, finish=finish, **owners):
         def witness_of(number):
             return third() if third is not None and number == 3 else Witness.open(path)
 
@@ -278,6 +317,29 @@ def test_a_proof_that_cannot_be_written(run, proved, finish, many):
         engine.run(10, lambda _: Witness.open(path), full)
     assert sorted(proved) == [1, 2]
     assert synthesis_threads() == []
+
+
+def test_a_failure_while_the_synthesis_waits_for_memory(run, proved, finish):
+    """That never comes back."""
+    waiting = threading.Event()
+
+    class Stuck(bigmem.MappedAllocator):
+        def flush(self, timeout=None):
+            if not proved:
+                return super().flush(timeout)
+            waiting.set()
+            time.sleep(min(timeout, 0.01))
+            return False
+
+    def fail_the_second(number, statement):
+        finish(number, statement)
+        if number == 2:
+            assert waiting.wait(60)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(assignments=Stuck(), finish=fail_the_second)
+    assert sorted(proved) == [1, 2]
 
 
 def test_an_interrupt_while_the_proofs_wait_for_the_synthesis(run, proved):

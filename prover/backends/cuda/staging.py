@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 import bigmem
-from bigmem.cuda import PinnedAllocator, Uploads
+from bigmem.cuda import PinnedAllocator, Uploads, record
 from bigmem.cuda.pinned import is_pinned
 from prover.backends.base import Bytes
 from prover.backends.cuda.announce import Notify
@@ -75,6 +75,8 @@ class Staging:
                 target.set(source)
             stream.synchronize()  # the GPU itself reads the sources
             for source, _ in pieces:
+                # Or their memory waits for what the GPU does after that, too, once it is released.
+                record(source, stream)
                 drop(source)
         elif not self._copy_through_pinned(pieces, stream, drop):
             for source, target in pieces:
