@@ -38,8 +38,8 @@ from prover.pipeline.usage import Meter
 WARM_UP_CIRCUITS = 2
 """The second finds the pinned memory of the first still being wiped, and pins some of its own."""
 
-_UNITS = 4 << 20
-"""What arenas may round up: the masks leave a rest of a unit of two MiB, the vectors another."""
+_UNIT = 2 << 20
+"""What arenas round the memory of each block up to."""
 
 _MARKS = {*GROUPS, *PHASES, "release"}
 _RECLAIMER = "bigmem-reclaim"
@@ -220,10 +220,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         report.check(options.unexplained)
     except UnexplainedTime as error:
         run["error"] = str(error)
-    if run["held_bytes"] > run["budget_bytes"] + _UNITS:
+    if run["held_bytes"] > run["budget_bytes"] + _UNIT * _blocks(circuits.engine, options.mode):
         held, budget = format_size(run["held_bytes"]), format_size(run["budget_bytes"])
         run["error"] = f"the assignments held {held}, and the budget was {budget}"
     return run
+
+
+def _blocks(engine: Engine, mode: str) -> int:
+    """How many blocks assignments may have at a time: two masks; w, and in seed mode a, b and c."""
+    return 2 + (4 if mode == "seed" else 1) * (engine.assignment_bytes // engine.circuit_bytes)
 
 
 def main() -> int:

@@ -169,7 +169,7 @@ def test_a_run_that_holds_more_than_its_budget_fails(
     assert "error" not in run
     assert run["budget_bytes"] == 2 * 4 * 4096 + 2 * 4096  # vectors and masks of a page each
     assert run["held_bytes"] == run["budget_bytes"]
-    monkeypatch.setattr(pipeline_run, "_UNITS", -1)
+    monkeypatch.setattr(pipeline_run, "_UNIT", -1)  # as if they had held ten bytes more
     run = pipeline_run.measure(options)
     assert run["error"] == "the assignments held 40 KiB, and the budget was 40 KiB"
 
