@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
+import hashlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +26,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 REGIMES = ("4 KiB", "huge")
 """The page regimes that everything is measured in."""
+
+_PR_SET_PDEATHSIG = 1
+_SOURCES = {".py", ".cpp", ".hpp", ".cu", ".cuh"}
 
 
 def describe() -> dict[str, str | int]:
@@ -65,6 +71,20 @@ def forget_peak() -> None:
     """Begin the record of the highest resident set anew, where the kernel lets us."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
+
+
+def sources(*folders: Path) -> str:
+    """Short digest of all source files in some folders: of what version figures are."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.rglob("*")):
+        if path.suffix in _SOURCES:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread that has started this process ends, however it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def regime_environment(regime: str) -> dict[str, str]:

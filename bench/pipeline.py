@@ -42,6 +42,8 @@ from prover.errors import ProverError
 from prover.pipeline.report import MOST_UNEXPLAINED
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("bench", "bigmem", "prover")
+"""Runs of other versions are not compared."""
 SAMPLE_SECONDS = 0.01
 
 MOST_SECONDS_A_ROW = {"cpu": 1e-4, "cuda": 2e-6}
@@ -93,6 +95,7 @@ class Comparison:
         names = ("backend", "curve", "circuits", "ahead")
         self.settings = {name: getattr(options, name) for name in names}
         self.settings["machine"] = machine.describe()
+        self.settings["sources"] = machine.sources(*(ROOT / name for name in SOURCES))
         if options.backend == "cuda":
             self.settings["gpu"] = _gpu()
 
@@ -178,7 +181,7 @@ class Comparison:
             except ProverError as error:
                 wrong = str(error)
         if wrong:
-            return {"error": wrong}
+            return {"error": wrong, "wrong_proof": True}
         begin, end = run.pop("began"), run.pop("ended")
         run["resident"] = thinned([(t - begin, size) for t, size in samples if begin <= t <= end])
         return run
@@ -294,6 +297,7 @@ def main(words: list[str] | None = None) -> int:
         comparison.settings,
         {cell: journal.runs(cell) for cell in comparison.cells},
         comparison.refusals,
+        journal.failed(),
     )
     page = pipeline_report.write(results, options.out, f"pipeline-{options.backend}")
     print(page, end="")

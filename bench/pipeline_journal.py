@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +32,7 @@ class Journal:
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
         self._runs: dict[tuple[Cell, int], Run] = {}
+        self._failed: list[tuple[Cell, int, Run]] = []
         lines = self._whole_lines()
         if not lines:
             self._append(settings)
@@ -41,7 +43,7 @@ class Journal:
             )
         for line in lines[1:]:
             entry = json.loads(line)
-            self._runs[Cell(**entry["cell"]), entry["round"]] = entry["run"]
+            self._note(Cell(**entry["cell"]), entry["round"], entry["run"])
 
     def _whole_lines(self) -> list[str]:
         """All lines of the file; one that a killed process left unfinished is cut off."""
@@ -50,7 +52,7 @@ class Journal:
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
-            self.path.write_bytes(whole)
+            os.truncate(self.path, len(whole))
         return whole.decode().splitlines()
 
     def _append(self, entry: Mapping[str, Any]) -> None:
@@ -64,7 +66,16 @@ class Journal:
     def add(self, cell: Cell, number: int, run: Run) -> None:
         """Keep the run of a cell in a round."""
         self._append({"cell": asdict(cell), "round": number, "run": run})
+        self._note(cell, number, run)
+
+    def _note(self, cell: Cell, number: int, run: Run) -> None:
         self._runs[cell, number] = run
+        if "error" in run:
+            self._failed.append((cell, number, run))
+
+    def failed(self) -> list[tuple[Cell, int, Run]]:
+        """All runs that failed, those that were made again since included."""
+        return self._failed
 
     def runs(self, cell: Cell) -> dict[int, Run]:
         """The runs of a cell by round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,12 +13,12 @@ from bench.pipeline_cells import BASELINE, POLICIES, Cell
 from bench.pipeline_journal import Run
 
 FIGURES = ("wall_s", "p50_s", "p99_s", "tax_s", "gap_s", "gap_of_inner", "minor_faults",
-           "peak_rss_bytes", "held_bytes", "reclaim_cpu_s", "map_s", "fault_s", "release_s",
-           "inner_s", "outer_s", "gap_map_s", "gap_release_s", "gap_fault_s", "gap_wait_s",
-           "unexplained_s", "synthesis_s", "device_s", "huge_bytes")  # fmt: skip
+           "peak_rss_bytes", "held_bytes", "reclaim_s", "reclaim_cpu_s", "map_s", "fault_s",
+           "release_s", "inner_s", "outer_s", "gap_map_s", "gap_release_s", "gap_fault_s",
+           "gap_wait_s", "unexplained_s", "synthesis_s", "device_s", "huge_bytes")  # fmt: skip
 
 COLUMNS = ("pages", "policy", "wall s", "against inline", "p50 ms", "p99 ms", "tax s", "gap ms",
-           "gap / inner", "faults", "peak MiB", "held MiB", "reclaimer s")  # fmt: skip
+           "gap / inner", "faults", "peak MiB", "held MiB", "reclaim s")  # fmt: skip
 
 READING = (
     "Medians of the runs, with the least and the most in brackets; *against inline* is taken in "
@@ -27,7 +27,8 @@ READING = (
     "in allocations, in the kernel (page faults above all), and in releases. gap: what the outer "
     "timer of the proofs measures and the inner one does not. peak: of the resident set. held: the "
     "most that the assignments took, with what was released and not given back yet, and what was "
-    "kept warm. reclaimer: processor time of the threads that give memory back."
+    "kept warm. reclaim: seconds in which memory was given back by other threads than the one "
+    "that let go of it."
 )
 
 _ENOUGH_RUNS = 5
@@ -39,6 +40,7 @@ def summarize(
     settings: Mapping[str, Any],
     runs: Mapping[Cell, Mapping[int, Run]],
     refusals: Mapping[str, str],
+    failed: Sequence[tuple[Cell, int, Run]] = (),
 ) -> dict[str, Any]:
     """The comparison as it is written to JSON.
 
@@ -50,8 +52,17 @@ def summarize(
         By cell and round.
     refusals
         Why policies were not run, by name.
+    failed
+        Every run that failed, with its cell and round. Of those that were made again, a wrong proof
+        is a failure all the same.
     """
-    entries, failures = [], []
+    entries: list[dict[str, Any]] = []
+    failures: list[str] = []
+    again: list[str] = []
+    for cell, number, run in failed:
+        if cell in runs and "error" not in runs[cell].get(number, run):
+            told = failures if run.get("wrong_proof") else again
+            told.append(f"{_title(cell)}, round {number + 1}: {run['error']}")
     for cell, by_round in runs.items():
         entry: dict[str, Any] = {**vars(cell)}
         base = runs.get(Cell(cell.log2, cell.mode, cell.regime, BASELINE), {})
@@ -66,7 +77,7 @@ def summarize(
         else:
             entry |= _summary(good, {n: run for n, run in base.items() if "error" not in run})
         entries.append(entry)
-    return {**settings, "cells": entries, "failures": failures}
+    return {**settings, "cells": entries, "failures": failures, "made_again": again}
 
 
 def _summary(good: Mapping[int, Run], base: Mapping[int, Run]) -> dict[str, Any]:
@@ -111,8 +122,8 @@ def markdown(results: Mapping[str, Any]) -> str:
         lines += [f"**{title}**", "", *machine.markdown_table(rows, names=2), ""]
         lines += [*(f"* {sentence}" for sentence in findings(here)), ""]
     lines += [READING, "", f"{_described(results)}.", ""]
-    for failure in results["failures"]:
-        lines.append(f"**failed** {failure}")
+    lines += [f"* **failed** {failure}" for failure in results["failures"]]
+    lines += [f"* **made again** {failure}" for failure in results.get("made_again", ())]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -134,7 +145,7 @@ def cells(entry: Summary) -> tuple[str, ...]:
         f"{middle['minor_faults']:,.0f}",
         f"{middle['peak_rss_bytes'] / machine.MIB:,.0f}",
         f"{middle['held_bytes'] / machine.MIB:,.0f}",
-        f"{middle['reclaim_cpu_s']:.2f}",
+        f"{middle['reclaim_s']:.2f}",
     )
 
 
@@ -146,7 +157,8 @@ def findings(entries: list[Summary]) -> list[str]:
     """Whether any policy gained against the baseline: one sentence a page regime.
 
     Among a dozen policies one is always ahead. A gain is only what noise would hardly bring about:
-    the slowest of five runs is faster than the fastest of the baseline's five.
+    the slowest of five runs is faster than the fastest of the baseline's five. What pays before the
+    clock starts is told apart.
     """
     sentences = []
     for regime in machine.REGIMES:
@@ -158,24 +170,28 @@ def findings(entries: list[Summary]) -> list[str]:
         base = measured.pop(BASELINE, None)
         if base is None or not measured:
             continue
-        best = min(measured.values(), key=lambda entry: float(entry["against"]["median"]))
-        text = (
-            f"{regime} pages: the best is {best['policy']}, with "
-            f"{_range(best['against'], '.2f')} of inline's time"
-        )
-        if min(best["runs"], base["runs"]) < _ENOUGH_RUNS:
-            sentences.append(f"{text}; too few runs to call it a gain.")
-        elif best["wall_s"]["max"] < base["wall_s"]["min"]:
-            sentences.append(f"{text}: a gain, each of its runs beat all of inline's.")
-        else:
-            sentences.append(f"{text}: no gain, its runs and inline's overlap.")
+        apart = [measured.pop(name) for name in list(measured) if POLICIES[name].ahead]
+        if measured:
+            best = min(measured.values(), key=lambda entry: float(entry["against"]["median"]))
+            sentences.append(f"{regime} pages: the best is {_verdict(best, base)}")
+        sentences += [f"{regime} pages: {_verdict(entry, base)}" for entry in apart]
     return sentences
+
+
+def _verdict(entry: Summary, base: Summary) -> str:
+    text = f"{entry['policy']}, with {_range(entry['against'], '.2f')} of inline's time"
+    if min(entry["runs"], base["runs"]) < _ENOUGH_RUNS:
+        return f"{text}; too few runs to call it a gain."
+    if entry["wall_s"]["max"] < base["wall_s"]["min"]:
+        return f"{text}: a gain, each of its runs beat all of inline's."
+    return f"{text}: no gain, its runs and inline's overlap."
 
 
 def _described(results: Mapping[str, Any]) -> str:
     m = results["machine"]
     gpu = f", {results['gpu']['gpu']}" if results.get("gpu") else ""
-    runs = max((entry.get("runs", 0) for entry in results["cells"]), default=0)
+    counts = sorted({entry["runs"] for entry in results["cells"] if "runs" in entry} or {0})
+    runs = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     return (
         f"{results['curve']}, --backend {results['backend']}; runs of each: {runs}. "
         f"Machine: {m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB{gpu}, "

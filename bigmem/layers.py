@@ -157,8 +157,15 @@ class layer:
     def __exit__(self, *exc_info: object) -> None:
         end = _now()
         surrounding = tuple(_surrounding)
-        for before, _ in surrounding:
-            before(None)
+        try:
+            for before, _ in surrounding:
+                before(None)
+        finally:
+            self._leave(end)
+        for _, after in reversed(surrounding):
+            after()
+
+    def _leave(self, end: float) -> None:
         frame = self._entered()
         self._frames.remove(frame)
         if _current.get() is frame:
@@ -182,8 +189,6 @@ class layer:
             span = Span(self.name, frame.begin, seconds, get_native_id(), _task_id())
             for observer in tuple(_observers):
                 observer(span)
-        for _, after in reversed(surrounding):
-            after()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function or method of any kind: each call is timed."""

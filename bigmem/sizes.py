@@ -30,7 +30,10 @@ def parse_size(size: SupportsIndex | str) -> int:
             raise BigmemError(f"{size!r} is no size; write bytes or, for example, '64MiB'")
         number, unit = match.groups()
         scale = _UNITS[unit.lower()]
-        return int(number) * scale if number.isdigit() else round(float(number) * scale)
+        try:
+            return int(number) * scale if number.isdigit() else round(float(number) * scale)
+        except (OverflowError, ValueError):  # Python has limits, too
+            raise BigmemError(f"{size[:20]!r}... is no size: it has too many digits") from None
     nbytes = operator.index(size)
     if nbytes < 0:
         raise BigmemError(f"a size cannot be negative (got {nbytes})")

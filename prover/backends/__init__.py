@@ -86,8 +86,13 @@ def get_cuda_backends(
     """
     from prover.backends.cuda.backend import CudaBackend
     from prover.backends.cuda.device import Device
+    from prover.backends.cuda.program import CPU_INSTEAD
 
-    return [
-        CudaBackend(Device(device_memory, notify, number, numbers.count(number)))
-        for number in numbers
-    ]
+    try:
+        return [
+            CudaBackend(Device(device_memory, notify, number, numbers.count(number)))
+            for number in numbers
+        ]
+    except UnavailableBackend as error:
+        # Whoever names GPUs would be refused the CPU.
+        raise UnavailableBackend(str(error).replace(CPU_INSTEAD, "leave out --devices")) from None

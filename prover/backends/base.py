@@ -20,10 +20,13 @@ Mask = NDArray[np.bool_]
 GROUPS = ("NTT/MSM-H", "B in G2", "epilogue")
 """Layers around stages of a proof."""
 
-PHASES = ("split vectors", "prep MSM", "batch addition", "tail MSMs")
+DROP = "drop"
+
+PHASES = ("split vectors", "prep MSM", "batch addition", "tail MSMs", DROP)
 """Layers in a stage that is a sum: the scalars are told apart into zeros, ones and others, the
 others are cut into digits, then the points of the ones are added up and those of the others.
-Points that are not where they are added up come there in ``prep MSM``."""
+Points that are not where they are added up come there in ``prep MSM``; those that were read where
+they are lose their resident pages at the end."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,15 @@ class Operands:
     finite_a, finite_b
         Shape (signals,): whether a signal's point of A, of B, is not infinity. None if nobody has
         looked.
+    sole
+        Whether nobody else's work on a GPU uses the memory of w, a, b and c. If it is pinned, a
+        backend may then let it be reused as soon as it has been copied and released.
     """
 
     w: Bytes
     finite_a: Mask | None = None
     finite_b: Mask | None = None
+    sole: bool = False
 
     def vectors(self) -> tuple[Bytes, Bytes, Bytes] | None:
         """The vectors a, b and c of shape (N, 32) in Montgomery form, if somebody has made them.

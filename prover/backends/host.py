@@ -6,7 +6,7 @@ import numpy as np
 
 import bigmem
 from prover import qap
-from prover.backends.base import Backend, Bytes, Mask, Operands, Sums
+from prover.backends.base import DROP, Backend, Bytes, Mask, Operands, Sums
 from prover.curves import SCALAR_BYTES, Curve
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -83,8 +83,9 @@ class HostBackend(Backend):
             workspace = _empty((self.msm_workspace(key.curve, group, len(points)),), allocator)
             with bigmem.layer(name):
                 result = self.msm(key.curve, group, points, scalars, workspace, finite)
+                with bigmem.layer(DROP):
+                    key.drop(points)
             del workspace
-            key.drop(points)
             return result
 
         with bigmem.layer("NTT/MSM-H"):
@@ -114,7 +115,7 @@ class HostBackend(Backend):
         a, b, c = (_empty(shape, allocator) for _ in range(3))
         with bigmem.layer("sparse"):
             self.products(key.curve, key.coefficients, operands.w, a, b, c)
-        key.drop(key.coefficients)
+            key.drop(key.coefficients)
         qap.quotient_values(key.curve, a, b, c, a, backend=self)
         return a
 

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_options.size,
         metavar="BYTES",
         help="memory for assignments, for example 4GiB: the synthesis of further circuits waits "
-        "while those in work take it; what a deferred release has yet to give back comes on top "
+        "while those in work take it, and what was released until it is given back "
         "(default: enough for one more than are proved at a time)",
     )
     parser.add_argument(

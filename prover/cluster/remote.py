@@ -1,6 +1,7 @@
 """What a worker does: one proof, on the worker's own key, CPU or GPU, and allocator."""
 
 import os
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -134,6 +135,7 @@ def _backend(key: ProvingKey, settings: Settings) -> Backend:
             proofs=1 << 20,  # nobody knows here how many will come
             device_memory=settings.device_memory,
             sharers=get_worker().state.nthreads,  # each thread may prove at the same time
+            notify=lambda line: print(line, file=sys.stderr, flush=True),
         )
         _of_thread.made_for = (key, settings)
     backend: Backend = _of_thread.backend

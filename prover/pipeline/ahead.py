@@ -18,15 +18,18 @@ Settle = Callable[[float], bool]
 """Waits until what has been released can be used again or is given back; at most so many seconds,
 and False if that was not enough."""
 
-_LOOK_SECONDS = 0.1  # how often a thread that waits there looks whether it should stop
+_PATIENCE = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""How long the synthesis waits there at a time: others may use the same allocator, and what they
+release meanwhile counts in the next wait, but not in this one. After the last it goes on all the
+same, as it might wait for ever for what others never give back."""
 
 
 class Ahead:
     """Assignments 1 to ``count`` in order; a context in which they are made.
 
     What lives at any time, those that are being proved and those that were released but are not
-    given back yet included, takes at most ``limit`` bytes. An error of a maker is raised by `next`
-    in place of its assignment, after all before it.
+    given back yet included, takes at most ``limit`` bytes. An error of ``make`` or ``settle`` is
+    raised by `next` in place of the assignment, after all before it.
 
     Parameters
     ----------
@@ -109,11 +112,11 @@ class Ahead:
     def _run(self) -> None:
         with bigmem.layer("ahead"):
             for number in range(1, self._count + 1):
-                with bigmem.layer("wait"):
-                    if not (self._take() and self._settled()):
-                        return
                 made: Assignment | BaseException
                 try:
+                    with bigmem.layer("wait"):
+                        if not (self._take() and self._settled()):
+                            return
                     made = self._make(number, self._give)
                 except BaseException as error:
                     made = error
@@ -139,10 +142,11 @@ class Ahead:
 
     def _settled(self) -> bool:
         """Wait until what was taken is there; False if it is not wanted any more."""
-        while not self._stopped:
-            if self._settle(_LOOK_SECONDS):
-                return True
-        return False
+        with bigmem.layer("give back"):  # the allocator may do so on this thread
+            for seconds in _PATIENCE:
+                if self._stopped or self._settle(seconds):
+                    break
+        return not self._stopped
 
     def _give(self, nbytes: int) -> None:
         with self._changed:

@@ -90,6 +90,7 @@ class Assignment(Operands):
             w=bigmem.empty(witness.values.shape, np.uint8, allocator=allocator),
             finite_a=masks.a,
             finite_b=masks.b,
+            sole=True,
         )
         with bigmem.layer("witness"):
             self.w[:] = witness.values
@@ -108,7 +109,7 @@ class Assignment(Operands):
         a, b, c = (bigmem.empty(shape, np.uint8, allocator=allocator) for _ in range(3))
         with bigmem.layer("sparse"):
             backend.products(key.curve, key.coefficients, self.w, a, b, c)
-        key.drop(key.coefficients)
+            key.drop(key.coefficients)
         self._vectors = (a, b, c)
 
     def vectors(self) -> tuple[Bytes, Bytes, Bytes] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Literal
 
@@ -51,7 +52,9 @@ class Engine:
         See `Mode` and `Release`.
     ahead
         Bytes that assignments may take, those in proof, those released but not given back yet, and
-        the masks included. By default, one assignment for each backend and one more.
+        the masks included. (The synthesis waits, some seconds at most, until nothing of the
+        allocator is pending, others' blocks included.) By default, one assignment for each backend
+        and one more.
     threads
         For the synthesis; 0 for every core.
 
@@ -204,31 +207,36 @@ class _Workers:
         self._advance = advance
         self._blinding = blinding
         self._telling = threading.Lock()
+        self._errors: list[BaseException] = []
 
     def run(self, backends: Sequence[Backend]) -> None:
         first, *others = backends
-        with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
-            try:
-                tasks = [self._begin(pool, backend) for backend in others]
-                self._work(first)  # on this thread, which Ctrl-C interrupts
-            finally:
-                self._ahead.stop()  # nothing is left, or those that have begun must not go on
-        for task in tasks:
-            task.result()
+        with suppress(Exception):  # of which the first of all threads is raised below
+            with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
+                try:
+                    for backend in others:
+                        self._begin(pool, backend)
+                    self._work(first)  # on this thread, which Ctrl-C interrupts
+                finally:
+                    self._ahead.stop()  # nothing is left, or those that have begun must not go on
+        if self._errors:
+            raise self._errors[0]
 
-    def _begin(self, pool: ThreadPoolExecutor, backend: Backend) -> Future[None]:
+    def _begin(self, pool: ThreadPoolExecutor, backend: Backend) -> None:
         try:
             # A copy of the context: the layers of all threads belong to this run.
-            return pool.submit(copy_context().run, self._work, backend)
+            pool.submit(copy_context().run, self._work, backend)
         except RuntimeError as error:
-            raise MemoryError(f"no thread for a worker: {error}") from None
+            self._errors.append(MemoryError(f"no thread for a worker: {error}"))
+            raise
 
     def _work(self, backend: Backend) -> None:
         try:
             with bigmem.layer("worker"):
                 while self._circuit(backend):
                     pass
-        except BaseException:
+        except BaseException as error:
+            self._errors.append(error)
             self._ahead.stop()
             raise
 

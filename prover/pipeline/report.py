@@ -78,6 +78,8 @@ class LayerReport:
         What the timers took of it on the workers' threads; it is in no layer.
     workers, proofs
         Threads that proved, and what they made.
+    idle_s
+        Workers' waiting for the last of them, when nothing was left to begin.
     between_s
         Of the workers' wall time, what passed before and after them: threads that begin and end.
     rows
@@ -88,6 +90,7 @@ class LayerReport:
     reading_s: float
     workers: int
     proofs: int
+    idle_s: float
     between_s: float
     rows: tuple[Row, ...]
 
@@ -105,14 +108,15 @@ class LayerReport:
         tree = timers.tree()
         worker = tree.inside.get("worker", Node())
         circuit = worker.inside.get("circuit", Node())
-        reading = timers.reading_s("worker")
+        reading, idle = timers.reading_s("worker"), timers.idle_s("worker")
         rows = tuple(_row(path, node, device_seconds or {}) for path, node in tree.walk())
         return cls(
             wall_s=timers.wall_s,
             reading_s=reading,
             workers=worker.calls,
             proofs=circuit.calls,
-            between_s=worker.calls * timers.wall_s - worker.wall_s - reading,
+            idle_s=idle,
+            between_s=worker.calls * timers.wall_s - worker.wall_s - reading - idle,
             rows=rows,
         )
 
@@ -167,8 +171,8 @@ class LayerReport:
                 "ms; of a gap: map, release (on this thread), fault (other kernel time), wait (not "
                 "running), rest",
                 f"run {self.wall_s:.3f} s, workers {self.workers}, reading timers "
-                f"{1e3 * self.reading_s:.1f} ms, unexplained {1e3 * self.unexplained_s:.1f} ms "
-                f"({self.unexplained:.2%})",
+                f"{1e3 * self.reading_s:.1f} ms, idle {1e3 * self.idle_s:.1f} ms, "
+                f"unexplained {1e3 * self.unexplained_s:.1f} ms ({self.unexplained:.2%})",
             ]
         )
 
@@ -189,13 +193,16 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _row(path: tuple[str, ...], node: Node, device_seconds: Mapping[str, float]) -> Row:
     own, left = node.own, node.own.wall_s
+    # Allocators work in the kernel: what they took beyond its time, they waited.
+    in_allocators = own.map_s + own.release_s
+    waited_there = max(0.0, in_allocators - own.kernel_s)
     parts = []
     # One after the other: what was counted in one is not counted again, and nothing below zero.
     for part in (
         own.map_s,
         own.release_s,
-        own.kernel_s - own.map_s - own.release_s,
-        own.wall_s - own.cpu_s,
+        own.kernel_s - in_allocators,
+        own.wall_s - own.cpu_s - waited_there,
     ):
         parts.append(max(0.0, min(part, left)))
         left -= parts[-1]
@@ -215,5 +222,5 @@ def _row(path: tuple[str, ...], node: Node, device_seconds: Mapping[str, float])
         copy_s=left if leaf and copies else 0.0,
         work_s=left if leaf and not copies else 0.0,
         unexplained_s=0.0 if leaf else left,
-        device_s=device_seconds.get(path[-1], 0.0),
+        device_s=device_seconds.get(path[-1], 0.0) if path[0] == "worker" else 0.0,
     )

@@ -13,6 +13,7 @@ import bigmem
 from bigmem._core import thread_seconds
 from bigmem.layers import surround, unsurround
 from bigmem.native import NativeAllocator
+from bigmem.wrappers.base import Wrapper
 
 ROOTS = ("worker", "ahead")
 """The outermost layers of a thread of the engine; what is around them is not looked at."""
@@ -37,8 +38,8 @@ class Reading(NamedTuple):
     faults
         Its minor page faults.
     map_s, release_s
-        In the core's allocators. Of an allocator that is none of them, such as a wrapper, no thread
-        is known: where there is one, in all that are timed, on whatever thread.
+        In the core's allocators, wrapped or not. Of an allocator that is none of them no thread is
+        known: where there is one, in all that are timed, on whatever thread.
     """
 
     wall_s: float = 0.0
@@ -133,6 +134,11 @@ class Timers:
             root.add(thread.root)
         return root
 
+    def idle_s(self, name: str) -> float:
+        """Seconds that threads of one of `ROOTS` had ended before the last of them."""
+        ends = [one.stopped_s for one in list(self._threads.values()) if name in one.root.inside]
+        return sum(max(ends) - end for end in ends)
+
     def reading_s(self, name: str) -> float:
         """Seconds that reading has taken on the threads of one of `ROOTS`."""
         threads = list(self._threads.values())
@@ -210,9 +216,18 @@ def _reading(clocks: Clocks, counts: Counts) -> Reading:
     return Reading(wall, cpu, kernel, faults, mapped, released)
 
 
+_TOLD_BY_THREAD = bigmem.SystemAllocator | NativeAllocator
+
+
+def _unwrapped(allocator: bigmem.Allocator) -> bigmem.Allocator:
+    while isinstance(allocator, Wrapper):
+        allocator = allocator.upstream
+    return allocator
+
+
 def _spent_in(allocators: Collection[bigmem.Allocator]) -> Callable[[], tuple[float, float]]:
     """Seconds so far in allocations and in releases; see `Reading`."""
-    if all(isinstance(one, bigmem.SystemAllocator | NativeAllocator) for one in allocators):
+    if all(isinstance(_unwrapped(one), _TOLD_BY_THREAD) for one in allocators):
         return thread_seconds
 
     def of_stats() -> tuple[float, float]:

@@ -59,9 +59,16 @@ class Worker:
         self._keys: dict[str, ProvingKey] = {}
         self._allocator = make_allocator(settings.allocator, settings.budget)
         self._small = self._backend(1)
-        self._large = self._backend(GPU_DOMAIN)
+        self._large: Backend | None = None
         self._ended_layers: list[str] = []
         observe(self._note)
+
+    def _backend_for(self, key: ProvingKey) -> Backend:
+        if self._settings.backend != "auto" or key.domain < GPU_DOMAIN:
+            return self._small  # "cuda" too: of two devices on one GPU each wants all its memory
+        if self._large is None:
+            self._large = self._backend(GPU_DOMAIN)
+        return self._large
 
     def _backend(self, domain: int) -> Backend:
         # Of a service no one knows how many proofs it will make: a GPU's start pays off.
@@ -71,6 +78,7 @@ class Worker:
             domain=domain,
             proofs=GPU_WORK,
             device_memory=self._settings.device_memory,
+            notify=lambda line: print(line, file=sys.stderr, flush=True),
         )
 
     def run(self) -> None:
@@ -136,6 +144,7 @@ class Worker:
         file = _identity(place)
         self._keys[name] = key = ProvingKey.open(place)
         key.check(threads=self._settings.threads)
+        self._backend_for(key)  # a GPU starts now, and not in the first proof
         return {"key": asdict(KeyFacts.of(key)), "file": file}
 
     def _key(self, name: str, file: list[int]) -> ProvingKey:
@@ -160,7 +169,7 @@ class Worker:
             statement = single.prove(
                 key,
                 mapped_witness(descriptor),
-                backend=self._large if key.domain >= GPU_DOMAIN else self._small,
+                backend=self._backend_for(key),
                 allocator=self._allocator,
             )
         proof, public = BytesIO(), BytesIO()

@@ -54,6 +54,24 @@ def test_a_gain_is_what_noise_would_not_bring_about(walls: list[float], ending: 
     assert sentence.endswith(ending)
 
 
+def test_what_pays_before_the_clock_starts_is_told_apart() -> None:
+    walls = {"inline": 2.0, "recycle": 1.0, "pinned ahead": 0.5}
+    results = summary(**{name: [run(wall)] * 5 for name, wall in walls.items()})
+    assert pipeline_report.findings(results["cells"]) == [
+        "4 KiB pages: the best is recycle, with 0.50 (0.50-0.50) of inline's time: a gain, each of "
+        "its runs beat all of inline's.",
+        "4 KiB pages: pinned ahead, with 0.25 (0.25-0.25) of inline's time: a gain, each of its "
+        "runs beat all of inline's.",
+    ]
+
+
+def test_how_many_runs_there_were() -> None:
+    page = pipeline_report.markdown(summary(inline=[run(1.0)] * 5, recycle=[run(1.0)] * 3))
+    assert "runs of each: 3-5." in page
+    page = pipeline_report.markdown(summary(inline=[run(1.0)] * 5, jemalloc=[]))
+    assert "runs of each: 5." in page
+
+
 def test_what_was_not_run_says_why() -> None:
     results = summary(inline=[run(1.0)], jemalloc=[], recycle=[], early=[{"error": "exit code 2"}])
     page = pipeline_report.markdown(results)
@@ -117,6 +135,26 @@ def test_failed_runs_are_made_again(tmp_path: Path) -> None:
     assert (INLINE, 0) not in again
     again.add(INLINE, 0, run(1.0))
     assert Journal(tmp_path / "runs.jsonl", SETTINGS).runs(INLINE) == {0: run(1.0)}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_failed_is_told_when_it_was_made_again(tmp_path: Path, wrong: bool) -> None:
+    """And is a failure all the same if a proof was wrong."""
+    journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
+    journal.add(INLINE, 0, {"error": "wrong", "wrong_proof": True} if wrong else {"error": "busy"})
+    journal.add(INLINE, 0, run(1.0))
+    journal.add(RECYCLE, 0, {"error": "hangs"})
+    journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
+    runs = {cell: journal.runs(cell) for cell in (INLINE, RECYCLE)}
+    results = pipeline_report.summarize(SETTINGS, runs, {}, journal.failed())
+    hangs = "2^5 seed, recycle, 4 KiB pages, round 1: hangs"
+    if wrong:
+        earlier = "2^5 seed, inline, 4 KiB pages, round 1: wrong"
+        assert (results["failures"], results["made_again"]) == ([earlier, hangs], [])
+    else:
+        earlier = "2^5 seed, inline, 4 KiB pages, round 1: busy"
+        assert (results["failures"], results["made_again"]) == ([hangs], [earlier])
+        assert f"* **made again** {earlier}" in pipeline_report.markdown(results)
 
 
 def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:

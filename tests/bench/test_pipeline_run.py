@@ -20,6 +20,7 @@ from bench.pipeline_run import by_mark, gap, processor_seconds, reclaimers
 from bigmem import _core, osmem
 from bigmem.cuda import PinnedAllocator, driver
 from prover.backends.cuda.backend import CudaBackend
+from prover.pipeline.engine import Engine
 from prover.pipeline.report import LayerReport, Row
 
 
@@ -34,6 +35,7 @@ REPORT = LayerReport(
     reading_s=0.0,
     workers=1,
     proofs=1,
+    idle_s=0.0,
     between_s=0.0,
     rows=(
         row("worker", outer=10.0, own=0.25),
@@ -169,9 +171,16 @@ def test_a_run_that_holds_more_than_its_budget_fails(
     assert "error" not in run
     assert run["budget_bytes"] == 2 * 4 * 4096 + 2 * 4096  # vectors and masks of a page each
     assert run["held_bytes"] == run["budget_bytes"]
-    monkeypatch.setattr(pipeline_run, "_UNIT", -1)  # as if they had held ten bytes more
+    assert min(run["reading_s"], run["flush_s"]) > 0
+
+    class Understated(Engine):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            self.mask_bytes -= 4096
+
+    monkeypatch.setattr(pipeline_run, "Engine", Understated)
     run = pipeline_run.measure(options)
-    assert run["error"] == "the assignments held 40 KiB, and the budget was 40 KiB"
+    assert run["error"] == "the assignments held 40 KiB, and the budget was 36 KiB"
 
 
 def test_what_the_backend_leaves_to_reclaim_is_not_the_policys(

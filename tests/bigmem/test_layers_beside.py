@@ -431,3 +431,24 @@ def test_layers_go_on_across_a_fork_and_after_threads_were_stopped(run_python: R
         """
     )
     assert out == "late"
+
+
+def test_an_interrupt_in_what_surrounds_a_layer_ends_it() -> None:
+    """As Ctrl-C does that comes while somebody reads clocks there."""
+
+    def before(name: str | None) -> None:
+        if name is None:
+            raise KeyboardInterrupt
+
+    after = list  # does nothing
+    module.surround(before, after)
+    try:
+        with bigmem.record_layers() as recorded:
+            with pytest.raises(KeyboardInterrupt), bigmem.layer("proof"):
+                pass
+            module.unsurround(before, after)
+            with bigmem.layer("next"):
+                pass
+    finally:
+        module.unsurround(before, after)
+    assert [one.name for one in recorded().layers] == ["proof", "next"]

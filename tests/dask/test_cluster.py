@@ -269,7 +269,7 @@ def test_a_witness_from_bytes_is_that_of_the_file_and_survives_dropping() -> Non
 
 
 def test_the_threads_of_a_worker_divide_cores_and_gpu_memory(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: dict[str, Any] = {}
     worker = SimpleNamespace(state=SimpleNamespace(nthreads=3))
@@ -279,6 +279,8 @@ def test_the_threads_of_a_worker_divide_cores_and_gpu_memory(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
     remote._backend(ProvingKey.open(MULTIPLIER / "circuit.zkey"), remote.Settings())
     assert (given["threads"], given["sharers"]) == (4, 3)
+    given["notify"]("compiling CUDA kernels")
+    assert capsys.readouterr() == ("", "compiling CUDA kernels\n")
 
 
 def answered() -> remote.Answer:

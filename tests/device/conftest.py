@@ -1,14 +1,20 @@
-"""A CUDA backend on an emulated device."""
+"""A CUDA backend on an emulated device; a driver without a GPU, and CuPy over it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from cupy_stand_in import make_cupy, stand_in_for_cupy
 from emulated_device import EmulatedDevice, HostPointSums
+from waiting import wait_for
 
+from bigmem import _core
+from bigmem.cuda import driver
 from prover.backends.cuda.backend import CudaBackend
 from prover.curves import CURVES, Curve
 from prover.formats.wtns import Witness
@@ -64,3 +70,24 @@ def random_scalars(
         return data
 
     return make
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_core.FakeCuda]:
+    """The driver."""
+    fake = _core.FakeCuda()
+    gc.collect()
+    wait_for(lambda: fake.memory() == 0)
+    monkeypatch.setattr(driver, "_addresses", fake.functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    monkeypatch.setattr(stand_in_for_cupy, "fake", fake)
+    monkeypatch.setattr(stand_in_for_cupy, "pageable_copies", 0)
+    monkeypatch.setitem(sys.modules, "cupy", make_cupy())
+    yield fake
+    _core.FakeCuda()  # whatever the test left undone is done
+    stand_in_for_cupy.memory.clear()
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []

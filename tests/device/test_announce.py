@@ -1,5 +1,6 @@
 """What is told of a long compilation, and when."""
 
+import threading
 import time
 
 import pytest
@@ -34,6 +35,17 @@ def test_a_failure_is_not_called_compiled(lines):
     with pytest.raises(RuntimeError), announced("kernels", lines.append, patience_s=0):
         raise RuntimeError
     assert not any(line.startswith("compiled") for line in lines)
+
+
+def test_without_a_thread_only_the_end_is_told(lines, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with announced("kernels", lines.append, patience_s=0):
+        pass
+    (line,) = lines
+    assert line.startswith("compiled kernels in ")
 
 
 def test_nobody_need_listen():

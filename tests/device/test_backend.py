@@ -127,6 +127,29 @@ def test_what_other_tables_take_is_no_room(large, device, make_backend):
     assert alone - backend._room(key) == Transform.table_bytes(1 << 12) + grown
 
 
+def test_what_others_hold_is_no_room(large, make_device, make_backend, monkeypatch):
+    """A proof does what it does with a limit of what they leave: it keeps what fits beside it."""
+    monkeypatch.setattr(backend_module, "_LEAST_CHUNK", 16)
+    roomy = make_device()
+    expected = bytes_of(*large, make_backend(roomy))
+    left = roomy.peak * 3 // 4
+
+    def copied(device):
+        backend, copied = make_backend(device), []
+        for _ in range(2):
+            device.uploaded = 0
+            assert bytes_of(*large, backend) == expected
+            copied.append(device.uploaded)
+        return copied
+
+    device = make_device(2 * roomy.peak)
+    device.taken = device.limit - left
+    first, second = copied(device)
+    assert [first, second] == copied(make_device(left))
+    assert large[1].values.nbytes < second < first <= roomy.uploaded
+    assert device.peak <= left
+
+
 def test_keys_make_room_for_each_other(large, make_device, make_backend):
     key, witness = large
     roomy = make_device()
@@ -144,9 +167,10 @@ def test_stages_are_those_of_the_cpu_backend(large, device, make_backend):
     for backend in (get_backend("cpu"), make_backend(device)):
         with bigmem.record_layers() as recorded:
             bytes_of(*large, backend)
-        names.append(list(stages(recorded().layers)))
-    of_device = [name for name in names[1] if name != "release"]  # of the device's memory
-    assert of_device == names[0]
+        # Each releases memory where it has some: vectors of the host, and those of the device.
+        names.append([name for name in stages(recorded().layers) if name != "release"])
+    of_cpu, of_device = names
+    assert of_device == of_cpu
     assert list(backend.device_seconds()) == [name for name in of_device if name != "assembly"]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import bigmem
 from prover.backends import get_backend
+from prover.backends.base import Operands
 from prover.errors import OutOfDeviceMemory
 from prover.groth16 import prove, prove_operands
 from prover.pipeline.assignment import Synthesis
@@ -54,6 +55,7 @@ class Watched:
         self._assignment, self._read = assignment, read
         self.w = assignment.w
         self.finite_a = self.finite_b = None
+        self.sole = assignment.sole
 
     def vectors(self):
         return self._assignment.vectors()
@@ -84,6 +86,25 @@ def test_vectors_die_when_they_have_been_read(large, device, make_backend):
     prove_operands(key, operands, backend=make_backend(device), **BLINDING)
     of_vectors = 3 * -(-32 * key.domain // 4096) * 4096
     assert left == [before - of_vectors]
+
+
+def test_only_what_nobody_else_uses_is_said_to_have_been_read(
+    opened, device, make_backend, assignment_of
+):
+    """Pinned memory then waits for no work of others."""
+    backend = make_backend(device)
+    assignment = assignment_of(*opened)
+    vectors = assignment.vectors()
+    own = Operands(assignment.w)  # of a library's user, say
+    own.vectors = lambda: vectors
+    prove_operands(opened[0], own, backend=backend, **BLINDING)
+    assert device.read == []
+    assignment = assignment_of(*opened)
+    expected = [array.ctypes.data for array in (assignment.w, *assignment.vectors())]
+    told = []
+    operands = Watched(assignment, lambda: told.extend(device.read))
+    prove_operands(opened[0], operands, backend=backend, **BLINDING)
+    assert told == device.read == expected  # before the vectors are released
 
 
 def test_a_refusal_when_the_vectors_have_gone(large, device, make_backend, assignment_of):

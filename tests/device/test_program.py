@@ -10,13 +10,17 @@ from prover.backends.cuda import program
 from prover.backends.cuda.program import Program
 from prover.errors import UnavailableBackend
 
-NOT_FOUND, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 500, 2, 700
+NOT_FOUND, OUT_OF_MEMORY, ILLEGAL_ADDRESS, NO_BINARY = 500, 2, 700, 209
 
 
 class DriverError(RuntimeError):
     def __init__(self, status):
         super().__init__(f"status {status}")
         self.status = status
+
+
+class CompileException(Exception):
+    """As CuPy's: no RuntimeError."""
 
 
 class Module:
@@ -40,7 +44,9 @@ def cupy(monkeypatch):
     }
     device = SimpleNamespace(attributes=attributes)
     driver = SimpleNamespace(CUDADriverError=DriverError)
-    made = SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, driver=driver))
+    compiler = SimpleNamespace(CompileException=CompileException)
+    cuda = SimpleNamespace(Device=lambda: device, driver=driver, compiler=compiler)
+    made = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "cupy", made)
     return made
 
@@ -67,13 +73,46 @@ def test_a_context_that_is_lost_is_not_a_kernel_that_is_missing():
         Program(Module(status=ILLEGAL_ADDRESS)).function("a")
 
 
-def test_a_cache_that_cannot_be_written_is_told(cupy, monkeypatch):
-    def refuse():
-        raise PermissionError(errno.EACCES, "Permission denied", "/nowhere/kernel_cache")
+@pytest.fixture
+def compiled_with(cupy, monkeypatch):
+    """Compile a program with a CuPy that raises an error."""
 
-    cupy.RawModule = lambda **_: SimpleNamespace(compile=refuse)
-    program._module.cache_clear()
-    monkeypatch.setattr(program, "source_of", lambda *_: "")
+    def compile_with(error):
+        def refuse():
+            raise error
+
+        cupy.RawModule = lambda **_: SimpleNamespace(compile=refuse)
+        program._module.cache_clear()
+        monkeypatch.setattr(program, "source_of", lambda *_: "")
+        return program.compiled("bn128", program.HERE / "sort.cu")
+
+    return compile_with
+
+
+def test_a_cache_that_cannot_be_written_is_told(compiled_with):
     told = r"kept \(/nowhere/kernel_cache: permission denied\): set CUPY_CACHE_DIR"
     with pytest.raises(UnavailableBackend, match=told):
-        program.compiled("bn128", program.HERE / "sort.cu")
+        compiled_with(PermissionError(errno.EACCES, "Permission denied", "/nowhere/kernel_cache"))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("CuPy failed to load libnvrtc.so.13\nand more"), "CuPy failed to load .*13"),
+        (OSError("libnvrtc.so.13: cannot open shared object file"), "libnvrtc.* object file"),
+        (CompileException("\nsort.cu(1): error: what\n1 error detected"), r"sort.cu\(1\): .* what"),
+        (DriverError(NO_BINARY), "status 209"),
+        (DriverError(None), "status None"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_kernels_that_cannot_be_compiled_are_told(compiled_with, error, reason):
+    told = rf"kernels cannot be compiled for this GPU \({reason}\); use --backend cpu$"
+    with pytest.raises(UnavailableBackend, match=told) as refused:
+        compiled_with(error)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_driver_without_memory_to_load_a_program(compiled_with):
+    with pytest.raises(MemoryError, match="status 2"):
+        compiled_with(DriverError(OUT_OF_MEMORY))

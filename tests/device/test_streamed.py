@@ -7,7 +7,9 @@ import pytest
 from emulated_device import EmulatedDevice, HostPointSums
 
 from prover.backends import get_backend
+from prover.backends.cuda import msm
 from prover.backends.cuda.backend import CudaBackend
+from prover.curves import CURVES
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove
@@ -124,6 +126,32 @@ def test_chunks_leave_room_for_two_buffers(opened, make_device, n):
         needed = buffers * chunk * curve.point_bytes(2) + backend._workspace(curve, 2, chunk)
         assert chunk == n or needed <= limit or chunk <= 1 << 10
         assert chunk <= n
+
+
+class FewSums(HostPointSums):
+    """Sorts few scalars at a time, however much memory there is."""
+
+    def most_scalars(self, curve):
+        return CHUNK
+
+    def sort(self, curve, scalars):
+        assert len(scalars) <= CHUNK
+        return super().sort(curve, scalars)
+
+
+def test_sums_too_long_to_be_sorted_are_streamed(opened, monkeypatch):
+    monkeypatch.setattr(CudaBackend, "_room", lambda self, key: 1 << 40)
+    device = EmulatedDevice()
+    backend = CudaBackend(device, FewSums(device))
+    assert proof_of(opened, backend) == proof_of(opened, get_backend("cpu"))
+
+
+@pytest.mark.parametrize("curve", CURVES.values())
+def test_positions_of_entries_fit_32_bits(curve):
+    most = msm.most_scalars(curve)
+    assert most > 1 << 28  # the largest domain of BN254
+    for dense in (most, most - 1, 1 << 28, *(1 << bits for bits in range(28))):
+        assert dense * msm.choose_windows(curve, dense).count < (1 << 32) - 2**23
 
 
 class Watched(EmulatedDevice):

@@ -1,127 +1,28 @@
-"""Copies of host arrays to a device: a stand-in for CuPy over a driver without a GPU."""
+"""Copies of host arrays to a device, by a stand-in for CuPy over a driver without a GPU."""
 
-import contextlib
 import ctypes
-import gc
 import importlib
-import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from waiting import wait_for
+from cupy_stand_in import OnDevice, stand_in_for_cupy
 
 import bigmem
 from bigmem import _core
 from bigmem.cuda import PinnedAllocator, driver
-from bigmem.cuda.pinned import is_pinned
 from prover.backends.cuda import device as device_module
 from prover.backends.cuda import staging
 from prover.backends.cuda.device import Device
-from prover.curves import CURVES
 
 PIECE = 700 << 10
 OUT_OF_MEMORY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 2, 700, 801
 
 
-class OnDevice(np.ndarray):
-    """Memory of the fake device, which is the host's; `set` is the driver's copy.
-
-    A pageable one is over at once. What is pinned is read when the stream comes to it.
-    """
-
-    @property
-    def __cuda_array_interface__(self):
-        address, version = (self.ctypes.data, False), {"version": 3}
-        return {**self.__array_interface__, "data": address, **version}
-
-    def set(self, source):
-        if is_pinned(source, 0):
-            Stream.current.copies.append((self, source))
-            return
-        stand_in_for_cupy.pageable_copies += 1
-        self[...] = source
-
-
-class Stream:
-    """A stream of the fake device."""
-
-    current = None
-
-    def __init__(self, non_blocking=False):
-        self.ptr = stand_in_for_cupy.fake.stream(blocking=not non_blocking)
-        self.copies = []
-
-    def __enter__(self):
-        self.outer, Stream.current = Stream.current, self
-
-    def __exit__(self, *raised):
-        Stream.current = self.outer
-
-    def synchronize(self):
-        stand_in_for_cupy.fake.finish(self.ptr)
-        for target, source in self.copies:
-            target[...] = source
-        self.copies.clear()
-
-
-# The memory stays, as that of a pool does: copies to it may be still to happen.
-stand_in_for_cupy = SimpleNamespace(fake=None, pageable_copies=0, memory=[])
-
-
-def empty(shape, dtype):
-    array = np.zeros(shape, dtype).view(OnDevice)  # not what another test has left there
-    stand_in_for_cupy.memory.append(array)
-    return array
-
-
-def make_cupy():
-    cupy = ModuleType("cupy")
-    cupy.empty = empty
-    cupy.cuda = SimpleNamespace(
-        runtime=SimpleNamespace(getDeviceCount=lambda: 1),
-        Device=lambda number: SimpleCard(),
-        Stream=Stream,
-        MemoryPool=Pool,
-        using_allocator=lambda allocator: contextlib.nullcontext(),
-        get_current_stream=lambda: Stream.current,
-    )
-    return cupy
-
-
-class Pool:
-    """Notes its limit, of which 0 is none."""
-
-    malloc = None
-
-    def set_limit(self, size):
-        self.limit = size
-
-
-class SimpleCard(contextlib.nullcontext):
-    mem_info = (1 << 30, 1 << 30)
-
-
 @pytest.fixture
-def fake(monkeypatch):
-    fake = _core.FakeCuda()
-    gc.collect()
-    wait_for(lambda: fake.memory() == 0)
-    monkeypatch.setattr(driver, "_addresses", fake.functions)
-    monkeypatch.setattr(driver, "_loaded", None)
-    monkeypatch.setattr(stand_in_for_cupy, "fake", fake)
-    monkeypatch.setattr(stand_in_for_cupy, "pageable_copies", 0)
-    monkeypatch.setitem(sys.modules, "cupy", make_cupy())
+def fake(fake, monkeypatch):
     # Two pieces of what the tests copy, for which there are slots before the GPU does anything.
     monkeypatch.setattr(device_module, "_PIECE_BYTES", PIECE)
-    yield fake
-    _core.FakeCuda()  # whatever the test left undone is done
-    stand_in_for_cupy.memory.clear()
-
-
-@pytest.fixture
-def told():
-    return []
+    return fake
 
 
 @pytest.fixture
@@ -267,12 +168,67 @@ def test_what_is_pinned_is_free_as_soon_as_it_was_copied(fake, device, rows):
         host[:] = rows
         address = host.ctypes.data
         device.upload(host)
+        device.was_read(host, rows)  # what is not pinned is nothing to tell
         fake.submit(device._stream.ptr)
         del host
         again = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
         assert again.ctypes.data == address
         del again
         fake.finish()
+
+
+def test_what_is_pinned_waits_for_copies_of_others(fake, device, rows):
+    """A library's user need not record his own copies of an array that is uploaded here, too."""
+    others = fake.stream(blocking=False)
+    with PinnedAllocator() as allocator:
+        host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        host[:] = rows
+        address = host.ctypes.data
+        fake.submit(others)
+        device.upload(host)
+        del host
+        again = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        assert again.ctypes.data != address
+        fake.finish()
+        del again
+
+
+def test_no_event_is_needed_for_what_is_pinned(fake, device, rows):
+    """Its memory then waits for all that the GPU does."""
+    with PinnedAllocator() as allocator:
+        host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        host[:] = rows
+        address = host.ctypes.data
+        out = device.upload(host)
+        fake.fail("cuEventRecord", OUT_OF_MEMORY)
+        device.was_read(host)
+        assert np.array_equal(out, rows)
+        fake.submit(device._stream.ptr)
+        del host
+        again = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        assert again.ctypes.data != address
+        fake.finish()
+        del again
+
+
+def test_an_interrupted_upload_has_been_read(fake, device, rows, monkeypatch):
+    """Its memory may be reused when it is released, if its own work was recorded before."""
+    with PinnedAllocator() as allocator:
+        host = bigmem.empty(rows.shape, np.uint8, allocator=allocator)
+        calls = []
+
+        def copy(target, source, original=OnDevice.set):
+            calls.append(source)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            original(target, source)
+
+        monkeypatch.setattr(OnDevice, "set", copy)
+        with pytest.raises(KeyboardInterrupt):
+            device.upload(host)
+        assert device._stream.copies == []
+        calls.clear()
+        del host
 
 
 def test_blocks_that_are_not_pinned_are_staged(fake, device, rows):
@@ -325,17 +281,6 @@ def test_a_proof_that_fails_leaves_no_witness_either(fake, rows):
     assert allocator.flush(10)
     assert allocator.stats().live == 0
     assert not any(memoryview(allocator.allocate(1 << 20)))
-
-
-def test_getting_kernels_ready_is_a_layer(fake, monkeypatch):
-    """It takes a part of a second if they are compiled already, and half a minute if not."""
-    monkeypatch.setattr(Device, "_compiled", lambda self, *name: name)
-    monkeypatch.setattr(device_module, "Program", lambda module: module)
-    device = Device()
-    with bigmem.record_layers() as recorded:
-        for _ in range(2):
-            device.prepare(CURVES["bn128"])
-    assert [(layer.name, layer.calls) for layer in recorded().layers] == [("kernels", 1)]
 
 
 @pytest.mark.parametrize(
@@ -393,11 +338,3 @@ def test_a_refusal_in_the_midst_loses_nothing(fake, device, told, rows, function
     assert np.array_equal(device.upload(rows[::-1].copy()), rows[::-1])
     assert fake.calls("cuMemcpyHtoDAsync") == calls
     assert len(told) == 1
-
-
-@pytest.mark.parametrize(("limit", "sharers"), [(0, 1), (3, 4), (5, 2), (1 << 40, 2), (None, 3)])
-def test_no_limit_is_so_low_that_it_is_none(fake, limit, sharers):
-    device = Device(limit, sharers=sharers)
-    most = (1 << 30) if limit is None else min(limit, 1 << 30)
-    assert 0 <= device.limit <= most // sharers  # as messages tell it
-    assert device._pool.limit == max(1, device.limit)

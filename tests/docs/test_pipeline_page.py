@@ -18,13 +18,14 @@ def between(name: str) -> str:
     return PAGE.split(f"<!-- begin {name} -->")[1].split(f"<!-- end {name} -->")[0].strip()
 
 
-@pytest.mark.parametrize("backend", ["cpu", "cuda"])
-def test_tables_are_the_committed_results(backend: str) -> None:
-    table, figures = (RESULTS / f"pipeline-{backend}.{kind}" for kind in ("md", "json"))
+@pytest.mark.parametrize("part", ["cpu", "cuda", "cuda-20"])
+def test_tables_are_the_committed_results(part: str) -> None:
+    table, figures = (RESULTS / f"pipeline-{part}.{kind}" for kind in ("md", "json"))
     text = table.read_text(encoding="utf-8")
-    assert between(f"pipeline-{backend}.md") == text.strip()
+    assert between(f"pipeline-{part}.md") == text.strip()
     assert pipeline_report.markdown(json.loads(figures.read_text())) == text
-    assert "**failed**" not in text
+    if part != "cuda-20":  # whose one failed run is told
+        assert "**failed**" not in text
 
 
 def test_every_policy_is_told() -> None:

@@ -43,7 +43,7 @@ def test_batch(circuit, cli, folder, tmp_path):
     (batch,) = figures["layers"]
     assert batch["name"] == "batch"
     ahead, worker = sorted(batch["layers"], key=lambda one: one["name"])
-    assert tree(ahead) == ("ahead", ["wait", ("synthesis", ["witness"])])
+    assert tree(ahead) == ("ahead", [("wait", ["give back"]), ("synthesis", ["witness"])])
     wait, circuit, advance = worker["layers"]
     assert [one["name"] for one in (wait, circuit, advance)] == ["wait", "circuit", "advance"]
     proof, *end = circuit["layers"]
@@ -55,7 +55,7 @@ def test_batch(circuit, cli, folder, tmp_path):
     assert [one["name"] for one in sums["layers"]] == [
         "NTT/MSM-H", "msm A", "msm B1", "B in G2", "msm C",
     ]  # fmt: skip
-    phases = ["split vectors", "prep MSM", "batch addition", "tail MSMs"]
+    phases = ["split vectors", "prep MSM", "batch addition", "tail MSMs", "drop"]
     assert tree(sums["layers"][0]) == ("NTT/MSM-H", ["sparse", "ntt", ("msm H", phases)])
     assert tree(sums["layers"][3]) == ("B in G2", [("msm B2", phases)])
     assert all(one["calls"] == 6 for one in (circuit, advance, proof, prove, sums, epilogue))

@@ -319,6 +319,51 @@ def test_a_proof_that_cannot_be_written(run, proved, finish, many):
     assert synthesis_threads() == []
 
 
+@pytest.mark.parametrize("backends", [1, 2])
+def test_an_allocator_that_cannot_say_what_is_pending(run, proved, backends):
+    class Mute(bigmem.MappedAllocator):
+        def flush(self, timeout=None):
+            if len(proved) == 2:
+                raise ZeroDivisionError
+            return super().flush(timeout)
+
+    with pytest.raises(ZeroDivisionError):
+        run(backends=backends, assignments=Mute())
+    assert {1, 2} <= set(proved)
+    assert 10 not in proved
+
+
+def test_what_others_never_give_back_keeps_nobody_waiting(run, proved, monkeypatch):
+    asked = []
+
+    class Shared(bigmem.MappedAllocator):
+        def flush(self, timeout=None):
+            asked.append(timeout)
+
+    assignments = Shared()
+    run(assignments=assignments)
+    assert sorted(proved) == list(range(1, 11))
+    assert asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2] * 10
+
+
+def test_the_first_error_of_any_thread_is_raised(run, proved, finish):
+    """A worker's on a thread of the pool, before that of the calling thread."""
+    caller, failed = threading.current_thread(), threading.Event()
+
+    def fail(number, statement):
+        if threading.current_thread() is caller:
+            assert failed.wait(60)
+            time.sleep(0.01)  # until the other has let go
+            raise OSError
+        finish(number, statement)
+        failed.set()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(backends=2, finish=fail)
+    assert len(proved) == 1
+
+
 def test_a_failure_while_the_synthesis_waits_for_memory(run, proved, finish):
     """That never comes back."""
     waiting = threading.Event()

@@ -22,7 +22,7 @@ from prover.verify import VerificationKey, verify
 
 ALLOCATORS = ("system", "mapped", "dontneed", "deferred", "recycle")
 STAGES = ["witness", "sparse", "ntt", "msm H", "msm A", "msm B1", "msm B2", "msm C", "assembly"]
-PHASES = ["split vectors", "prep MSM", "batch addition", "tail MSMs"]
+PHASES = ["split vectors", "prep MSM", "batch addition", "tail MSMs", "drop"]
 LAYERS = [
     ("sums", 2), ("witness", 3), ("NTT/MSM-H", 3), ("sparse", 4), ("ntt", 4), ("msm H", 4),
     *((name, 5) for name in PHASES), ("msm A", 3), *((name, 4) for name in PHASES), ("msm B1", 3),

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +85,18 @@ def test_a_gap_is_what_is_known_of_it_and_a_rest(clock):
     # Of the kernel's seven seconds three were the allocator's.
     assert parts_of(found) == (1.0, 2.0, 4.0, 1.0, 0, 0, 8.0)
     assert found.faults == 9
+
+
+def test_what_an_allocator_waits_is_its_own(clock):
+    """As for the lock of the address space, or for the driver to pin."""
+
+    def body():
+        with bigmem.layer("proof"):
+            with bigmem.layer("ntt"):
+                pass
+            clock.advance(10.0, cpu_s=5.0, kernel_s=1.0, map_s=5.0)
+
+    assert parts_of(row(report_of(body), "proof")) == (5.0, 0, 0, 1.0, 0, 0, 4.0)
 
 
 def test_parts_never_exceed_their_layer(clock):
@@ -294,11 +307,28 @@ def test_a_run_of_the_engine(multiplier, workers):
     ntt = row(report, "proof", "prove", "sums", "NTT/MSM-H", "ntt")
     assert ntt.device_s == 0.25
     total = sum(one.outer_s for one in report.rows if one.path == ("worker",))
-    assert total + report.reading_s + report.between_s == pytest.approx(workers * report.wall_s)
+    beside = report.reading_s + report.idle_s + report.between_s
+    assert total + beside == pytest.approx(workers * report.wall_s)
+    assert (report.idle_s > 0) == (workers > 1)
     found = json.loads(json.dumps(report.as_json()))
     assert found["unexplained_s"] == report.unexplained_s
     lines = str(report).splitlines()
     assert len(lines) == len(report.rows) + 3
+
+
+def test_a_worker_with_nothing_left_to_do_waits(multiplier):
+    """As one of two does at the end of an odd number of proofs."""
+    key = ProvingKey.open(multiplier.key)
+    engine = Engine(key, backends=[CpuBackend(1) for _ in range(2)])
+
+    def finish(number, statement):
+        time.sleep(0.3 if number == 3 else 0.1)
+
+    with Timers(bigmem.get_allocator()) as timers:
+        engine.run(3, lambda _: Witness.open(multiplier.witness), finish)
+    report = LayerReport.of(timers)
+    report.check(0.1)  # where waiting were unexplained, it would be half of that
+    assert report.idle_s >= 0.15
 
 
 @pytest.fixture

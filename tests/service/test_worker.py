@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from prover.backends import GPU_DOMAIN
 from prover.service import process as process_module
 from prover.service import server as server_module
+from prover.service import worker as worker_module
 from prover.service.job import Job, State
 from prover.service.process import WorkerNotStarted, WorkerProcess, WorkerUnusable
 from prover.service.protocol import WorkerSettings
@@ -166,6 +168,50 @@ def test_a_worker_that_cannot_enter_the_key_directory_says_so(tmp_path):
 
     reason = asyncio.run(run())
     assert reason == f"{tmp_path / 'none'}: cannot be entered: no such file or directory"
+
+
+# Who does its arithmetic
+
+
+@pytest.fixture
+def backends_of(monkeypatch):
+    """The backends of a small, a large and a small key, and how each of them was asked for."""
+
+    def take(name):
+        asked = []
+
+        def get_backend(name, **options):
+            asked.append({"name": name, **options})
+            return len(asked)
+
+        monkeypatch.setattr(worker_module, "get_backend", get_backend)
+        monkeypatch.setattr(worker_module, "observe", lambda note: None)
+        worker = worker_module.Worker(WorkerSettings(".", backend=name), None, None)
+        domains = (8, GPU_DOMAIN, 8)
+        taken = [worker._backend_for(SimpleNamespace(domain=domain)) for domain in domains]
+        return taken, asked
+
+    return take
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_all_keys_share_a_backend_that_was_named(backends_of, name):
+    """Two devices would each take a GPU's whole memory."""
+    taken, asked = backends_of(name)
+    assert taken == [1, 1, 1]
+    assert [one["name"] for one in asked] == [name]
+
+
+def test_small_keys_are_not_the_gpus_unless_it_was_named(backends_of):
+    taken, asked = backends_of("auto")
+    assert taken == [1, 2, 1]
+    assert [one["domain"] for one in asked] == [1, GPU_DOMAIN]
+
+
+def test_what_a_backend_tells_is_in_the_log(backends_of, capsys):
+    _, (asked,) = backends_of("cuda")
+    asked["notify"]("compiling CUDA kernels")
+    assert capsys.readouterr() == ("", "compiling CUDA kernels\n")
 
 
 # One that hangs

@@ -55,7 +55,7 @@ class CpuBackend(HostBackend):
         """See `HostBackend`; its phases are layers."""
         rows = None if finite is None else finite.view(np.uint8).reshape(-1, 1)
         total = _cpu.PointSum(curve.name, group, points, scalars, workspace, rows, self.threads)
-        split, prep, ones, tail = PHASES
+        split, prep, ones, tail, _ = PHASES
         with bigmem.layer(split):
             total.split()
         with bigmem.layer(prep):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Timer
 
 Notify = Callable[[str], None]
@@ -25,12 +25,14 @@ def announced(what: str, notify: Notify | None, patience_s: float = _PATIENCE_S)
     timer = Timer(patience_s, notify, [notice])
     timer.daemon = True
     start = time.perf_counter()
-    timer.start()
+    with suppress(RuntimeError):  # where no thread can be started, only the end is told
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()
+        if timer.ident is not None:
+            timer.join()
     seconds = time.perf_counter() - start
     if seconds > patience_s:
         notify(f"compiled {what} in {seconds:.1f} s")

@@ -120,6 +120,7 @@ class CudaBackend(Backend):
         with self._stage("witness"):
             w = self._device.upload(operands.w)
             drop()
+        self._were_read(operands, operands.w)
         with bigmem.layer("NTT/MSM-H"):
             h = self._quotient_values(key, operands, w, room)
             scalars = _Scalars(h)
@@ -167,9 +168,15 @@ class CudaBackend(Backend):
         if vectors is None:
             return self._quotient_values_of(key, w, room)
         h = self._quotient_values_from(key.curve, *vectors)
+        self._were_read(operands, *vectors)
         del vectors
         operands.read()
         return h
+
+    def _were_read(self, operands: Operands, *arrays: Bytes) -> None:
+        if operands.sole:
+            with bigmem.layer("release"):
+                self._device.was_read(*arrays)
 
     def _quotient_values_from(self, curve: Curve, a: Bytes, b: Bytes, c: Bytes) -> Array:
         """The steps of `prover.qap.quotient_values`, on vectors of the host."""
@@ -260,12 +267,14 @@ class CudaBackend(Backend):
         What waits for its end.
         """
         with bigmem.layer(stage):
-            lacking = len(scalars.values) - len(points)
+            n = len(scalars.values)
+            lacking = n - len(points)
             with bigmem.layer("prep MSM"):
                 begin = self._device.record()
                 kept: Array | None = self._resident.find(key, stage)
-                if kept is None:
-                    nbytes = len(scalars.values) * points.shape[1]
+                # A sum that is too long to be sorted at once is streamed, too.
+                if kept is None and n <= self._point_sums.most_scalars(key.curve):
+                    nbytes = n * points.shape[1]
                     kept = self._resident.keep(
                         key, stage, nbytes, room, lambda: self._padded(points, lacking, key)
                     )
@@ -324,10 +333,11 @@ class CudaBackend(Backend):
 
     def _chunk(self, curve: Curve, group: int, n: int) -> int:
         """The most points at a time for which they, the next ones and the workspace fit."""
+        most = self._point_sums.most_scalars(curve)
         available = self._device.available * _CHUNK_SHARE
         row, buffers = curve.point_bytes(group), 1
-        while n > _LEAST_CHUNK and (
-            buffers * n * row + self._workspace(curve, group, n) > available
+        while n > most or (
+            n > _LEAST_CHUNK and buffers * n * row + self._workspace(curve, group, n) > available
         ):
             n, buffers = -(-n // 2), 2
         return max(n, 1)
@@ -353,7 +363,7 @@ class CudaBackend(Backend):
         # While the sums are made, only w and h are left of the vectors.
         during_sums = (key.signals + key.domain) * SCALAR_BYTES + workspace
         needed = max(vectors, during_sums) + tables
-        return max(0, int(self._device.limit * (1 - _RESERVE)) - needed)
+        return max(0, int(self._device.reach * (1 - _RESERVE)) - needed)
 
     def _workspace(self, curve: Curve, group: int, n: int) -> int:
         return self._point_sums.workspace(curve, group, n)

@@ -11,7 +11,14 @@ from numpy.typing import DTypeLike, NDArray
 
 import bigmem
 from prover.backends.cuda.announce import Notify, announced
-from prover.backends.cuda.program import HERE, Program, compiled
+from prover.backends.cuda.program import (
+    CPU_INSTEAD,
+    HERE,
+    Program,
+    compiled,
+    first_line,
+    no_compiler,
+)
 from prover.backends.cuda.staging import Staging
 from prover.curves import Curve
 from prover.errors import UnavailableBackend
@@ -48,7 +55,7 @@ class Device:
     limit
         Bytes of device memory at most; None for nearly all that is free now.
     notify
-        Told in lines when kernels have to be compiled, which takes half a minute once a machine.
+        Told in lines when kernels have to be compiled, which takes seconds, once a machine.
     number
         Which GPU, counted from 0.
     sharers
@@ -57,7 +64,7 @@ class Device:
     Raises
     ------
     UnavailableBackend
-        Without CuPy, a GPU that works, or one of that number.
+        Without CuPy, NVRTC, a GPU that works, or one of that number.
     """
 
     def __init__(
@@ -71,8 +78,8 @@ class Device:
             import cupy
         except ImportError as error:
             raise UnavailableBackend(
-                f"the cuda backend needs CuPy ({_first_line(error)}); install bigmem[cuda12] or "
-                "bigmem[cuda13], or use --backend cpu"
+                f"the cuda backend needs CuPy ({first_line(error)}); install bigmem[cuda12] or "
+                f"bigmem[cuda13], or {CPU_INSTEAD}"
             ) from None
         try:
             count = cupy.cuda.runtime.getDeviceCount()
@@ -89,9 +96,12 @@ class Device:
                 self._copies = cupy.cuda.Stream(non_blocking=True)
         except RuntimeError as error:  # CuPy's own errors are such
             raise UnavailableBackend(
-                f"the cuda backend finds no usable NVIDIA GPU ({_first_line(error)}); "
-                "use --backend cpu"
+                f"the cuda backend finds no usable NVIDIA GPU ({first_line(error)}); {CPU_INSTEAD}"
             ) from None
+        try:
+            cupy.cuda.nvrtc.getVersion()  # CuPy loads NVRTC when it is first asked for something
+        except (RuntimeError, OSError) as error:
+            raise no_compiler(error) from None
         self._cupy = cupy
         self._notify = notify
         self._pool = cupy.cuda.MemoryPool()
@@ -144,6 +154,15 @@ class Device:
         self._staging.copy(pieces, self._cupy.cuda.get_current_stream(), drop)
         return out
 
+    def was_read(self, *arrays: NDArray[Any]) -> None:
+        """Be told that nobody's work on a GPU uses these arrays, nor what was started here so far.
+
+        Pinned memory of theirs is then free as soon as it is released, whatever the GPU does
+        later. Of memory that others may be copying this must not be told: it would not wait for
+        them any more.
+        """
+        self._staging.was_read(arrays, self._stream)
+
     def release_uploads(self) -> None:
         """Let go of the pinned memory of uploads so far, as the end of `use` does."""
         self._staging.release()
@@ -160,11 +179,15 @@ class Device:
         return host
 
     @property
+    def reach(self) -> int:
+        """Bytes that all arrays may take together: the limit, or less while others hold memory."""
+        free, _ = self._device.mem_info
+        return int(min(self.limit, free + self.held))
+
+    @property
     def available(self) -> int:
         """Bytes that can still be allocated, if no gaps are in the way."""
-        free, _ = self._device.mem_info
-        within_limit = self.limit - self._pool.used_bytes()
-        return int(min(within_limit, free + self._pool.free_bytes()))
+        return self.reach - int(self._pool.used_bytes())
 
     @property
     def held(self) -> int:
@@ -228,10 +251,17 @@ class Device:
             return
         title = f"CUDA kernels for {curve.title}"
         with bigmem.layer("kernels"), _preparing, announced(title, self._notify):
-            with ThreadPoolExecutor(len(wanted)) as pool:
-                modules = list(pool.map(lambda name: self._compiled(curve, *name), wanted))
+            modules = self._all_compiled(curve, wanted)
             for name, module in zip(wanted, modules, strict=True):
                 self._programs[curve.name, *name] = Program(module)
+
+    def _all_compiled(self, curve: Curve, names: list[tuple[str, int | None]]) -> list[Any]:
+        try:
+            with ThreadPoolExecutor(len(names)) as pool:
+                started = [pool.submit(self._compiled, curve, *name) for name in names]
+        except RuntimeError:  # no more threads can be started
+            return [self._compiled(curve, *name) for name in names]
+        return [module.result() for module in started]
 
     def program(self, curve: Curve, file: str, group: int | None = None) -> Program:
         """A file of kernels, compiled on first use."""
@@ -251,7 +281,3 @@ class Device:
             " ".join(str(part) for part in (curve, file, group) if part is not None): program
             for (curve, file, group), program in self._programs.items()
         }
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

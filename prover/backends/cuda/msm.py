@@ -33,6 +33,8 @@ finish early to take some of what is left."""
 
 _ENTRY = 8
 _WORD = 4
+_SLACK = 1 << 24
+"""More than a tile, or the threads that add points: by so much kernels round up what they count."""
 
 
 class Kernels(Protocol):
@@ -83,6 +85,16 @@ class Tail:
     sums: Any
     ones: Any
     result: Any
+
+
+@cache
+def most_scalars(curve: Curve) -> int:
+    """The most scalars that `sort_scalars` takes: kernels count their digits in 32 bits.
+
+    So many are cut into the fewest windows, whose buckets are few beside them.
+    """
+    fewest = min(windows.count for windows in possible(curve.r.bit_length()))
+    return ((1 << 32) - _SLACK) // fewest
 
 
 @cache

@@ -23,6 +23,9 @@ class PointSums(Protocol):
     def workspace(self, curve: Curve, group: int, n: int) -> int:
         """Bytes of device memory that `sort` and then `add` take for ``n`` scalars."""
 
+    def most_scalars(self, curve: Curve) -> int:
+        """How many `sort` takes at most, however much memory there is."""
+
     def sort(self, curve: Curve, scalars: Array) -> Sorted:
         """Make scalars in standard form, shape (n, 32), ready for any number of sums.
 
@@ -67,6 +70,10 @@ class DevicePointSums:
         """See `PointSums`."""
         add = self._add_workspace(curve, group, n) + msm.tail_bytes(curve, group)
         return self._sort_workspace(curve, n) + add
+
+    def most_scalars(self, curve: Curve) -> int:
+        """See `PointSums`."""
+        return msm.most_scalars(curve)
 
     def sort(self, curve: Curve, scalars: Array) -> _SortedOnDevice:
         """See `PointSums`."""

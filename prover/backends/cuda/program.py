@@ -25,6 +25,9 @@ COORDINATES = {1: "Fq", 2: "Fq2"}
 OPTIONS = ("--std=c++17", f"-I{KERNELS}")
 """For NVRTC; CuPy itself adds that functions are the device's by default."""
 
+CPU_INSTEAD = "use --backend cpu"
+"""How errors end that another backend does not have."""
+
 _OUT_OF_MEMORY, _NOT_FOUND = 2, 500
 
 
@@ -131,15 +134,15 @@ _locks: defaultdict[tuple[object, ...], Lock] = defaultdict(Lock)
 def compiled(curve: str, path: Path, group: int | None = None, device: int = 0) -> Any:
     """A module of kernels for the current device, whose number is ``device``.
 
-    It comes from CuPy's cache on disk or is compiled now, which takes up to half a minute; who
-    wants it too waits meanwhile.
+    It comes from CuPy's cache on disk or is compiled now, which takes seconds; who wants it
+    too waits meanwhile.
 
     Raises
     ------
     MemoryError
         If the driver lacks memory to load it.
     UnavailableBackend
-        If the folder of CuPy's cache cannot be written.
+        If it cannot be compiled for this GPU, or the folder of CuPy's cache cannot be written.
     """
     with _locks[curve, path, group]:
         return _module(curve, path, group, device)
@@ -153,12 +156,27 @@ def _module(curve: str, path: Path, group: int | None, device: int) -> Any:
     try:
         with memory_errors():
             module.compile()
-    except OSError as error:
-        raise UnavailableBackend(
-            f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
-            "CUPY_CACHE_DIR to a folder that can be written, or use --backend cpu"
-        ) from None
+    except (RuntimeError, OSError, cupy.cuda.compiler.CompileException) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise UnavailableBackend(
+                f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
+                f"CUPY_CACHE_DIR to a folder that can be written, or {CPU_INSTEAD}"
+            ) from None
+        raise no_compiler(error) from None
     return module
+
+
+def no_compiler(error: Exception) -> UnavailableBackend:
+    """What is told when NVRTC, or the driver, gives this error instead of kernels."""
+    return UnavailableBackend(
+        f"the cuda backend's kernels cannot be compiled for this GPU ({first_line(error)}); "
+        f"{CPU_INSTEAD}"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """What CuPy says at length, in short."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def msm_program(curve: Curve, group: int) -> Program:

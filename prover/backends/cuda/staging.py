@@ -1,6 +1,7 @@
 """How arrays of the host get to a GPU: through pinned memory, where there is some."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -71,17 +72,24 @@ class Staging:
         ``drop`` is told of each source that has been read.
         """
         if pieces and all(is_pinned(source, self._number) for source, _ in pieces):
-            for source, target in pieces:
-                target.set(source)
-            stream.synchronize()  # the GPU itself reads the sources
+            try:
+                for source, target in pieces:
+                    target.set(source)
+            finally:
+                stream.synchronize()  # the GPU itself reads the sources
             for source, _ in pieces:
-                # Or their memory waits for what the GPU does after that, too, once it is released.
-                record(source, stream)
                 drop(source)
         elif not self._copy_through_pinned(pieces, stream, drop):
             for source, target in pieces:
                 target.set(source)
                 drop(source)
+
+    def was_read(self, sources: Iterable[NDArray[Any]], stream: Any) -> None:
+        """Record on a stream what nobody else's copies are under way of; see `Device.was_read`."""
+        for source in sources:
+            if is_pinned(source, self._number):
+                with suppress(bigmem.BigmemError):  # then its memory waits for all GPU work
+                    record(source, stream)
 
     def release(self) -> None:
         """Let go of the memory that was copied through; it is wiped when the GPU has read it."""

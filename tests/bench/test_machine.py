@@ -1,0 +1,54 @@
+"""Processes that measure end with those that have started them; versions tell themselves apart."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import wait_for
+
+from bench import machine
+
+CHILD = "from bench import machine; machine.end_with_parent(); print(1, flush=True); input()"
+PARENT = f"""
+import subprocess, sys
+pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], **pipes)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_ends_with_its_parent(end: signal.Signals) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", PARENT], text=True, **pipes) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_running(child)
+        os.kill(parent.pid, end)
+        parent.wait(60)
+        wait_for(lambda: not is_running(child))
+
+
+def test_the_version_of_sources(tmp_path: Path) -> None:
+    for folder in ("a", "b/c"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "a" / "x.py").write_text("1")
+    (tmp_path / "b" / "c" / "y.cpp").write_text("2")
+    (tmp_path / "b" / "results.json").write_text("3")
+    first = machine.sources(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "results.json").write_text("4")
+    assert machine.sources(tmp_path / "a", tmp_path / "b") == first
+    (tmp_path / "b" / "c" / "y.cpp").write_text("5")
+    assert machine.sources(tmp_path / "a", tmp_path / "b") != first
