@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Literal
 
@@ -211,7 +210,7 @@ class _Workers:
 
     def run(self, backends: Sequence[Backend]) -> None:
         first, *others = backends
-        with suppress(Exception):  # of which the first of all threads is raised below
+        try:
             with ThreadPoolExecutor(max(1, len(others)), "prover worker") as pool:
                 try:
                     for backend in others:
@@ -219,16 +218,20 @@ class _Workers:
                     self._work(first)  # on this thread, which Ctrl-C interrupts
                 finally:
                     self._ahead.stop()  # nothing is left, or those that have begun must not go on
+        except Exception as error:
+            self._errors.append(error)  # the last of all threads, unless it is the only one
         if self._errors:
-            raise self._errors[0]
+            try:
+                raise self._errors[0]
+            finally:
+                self._errors.clear()  # else it would hold, by its frames, itself
 
     def _begin(self, pool: ThreadPoolExecutor, backend: Backend) -> None:
         try:
             # A copy of the context: the layers of all threads belong to this run.
             pool.submit(copy_context().run, self._work, backend)
         except RuntimeError as error:
-            self._errors.append(MemoryError(f"no thread for a worker: {error}"))
-            raise
+            raise MemoryError(f"no thread for a worker: {error}") from None
 
     def _work(self, backend: Backend) -> None:
         try:

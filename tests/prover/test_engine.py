@@ -14,6 +14,7 @@ from prover.errors import UnreadableFile, UnsatisfiedCircuit, UsageError
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.groth16 import prove
+from prover.pipeline import engine as engine_module
 from prover.pipeline.engine import Engine
 
 MODES = ("normal", "seed")
@@ -344,6 +345,22 @@ def test_what_others_never_give_back_keeps_nobody_waiting(run, proved, monkeypat
     run(assignments=assignments)
     assert sorted(proved) == list(range(1, 11))
     assert asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2] * 10
+
+
+def test_what_keeps_a_worker_from_beginning_is_raised(run, proved, monkeypatch):
+    copy = engine_module.copy_context
+    contexts = iter([copy, ZeroDivisionError])  # of the first worker, of the second
+
+    def copy_context():
+        found = next(contexts)
+        if found is ZeroDivisionError:
+            raise found
+        return found()
+
+    monkeypatch.setattr(engine_module, "copy_context", copy_context)
+    with pytest.raises(ZeroDivisionError):
+        run(backends=3)
+    assert 10 not in proved
 
 
 def test_the_first_error_of_any_thread_is_raised(run, proved, finish):
