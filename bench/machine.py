@@ -67,6 +67,15 @@ def warm_up(nbytes: int, threads: int = 1) -> None:
         list(pool.map(lambda _: np.ones(step, dtype=np.uint8), range(nbytes // step)))
 
 
+def warm_up_beside(nbytes: int) -> None:
+    """`warm_up` on every core, in another process: what this one has held counts, to Linux, in the
+    peaks of those that it starts.
+    """
+    command = [sys.executable, "-m", "bench.machine", str(nbytes)]
+    root = Path(__file__).resolve().parent.parent
+    subprocess.run(command, env=regime_environment("4 KiB"), cwd=root, check=True)
+
+
 def forget_peak() -> None:
     """Begin the record of the highest resident set anew, where the kernel lets us."""
     with suppress(OSError):

@@ -137,9 +137,7 @@ class Comparison:
         wanted = 8 * vector + (self._options.ahead or 8 * vector)  # of the backend, assignments
         if self._options.backend == "cuda":
             wanted = min(max(wanted, GPU_WARM_UP), osmem.available_bytes() // 3)
-        command = [sys.executable, "-m", "bench.machine", str(wanted)]
-        environment = machine.regime_environment("4 KiB")
-        subprocess.run(command, env=environment, cwd=ROOT, check=True)
+        machine.warm_up_beside(wanted)
 
     def _most_seconds(self, cell: Cell) -> float:
         """How long a run may take: one that hangs must not keep the others from being made."""

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     machine.add_result_options(parser)
     options = parser.parse_args()
-    machine.warm_up(2 << 30)
+    machine.warm_up_beside(2 << 30)
     found: dict[str, dict[str, dict[str, Run]]] = {}
     for program in PROGRAMS:
         for regime in machine.REGIMES:

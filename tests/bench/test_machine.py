@@ -10,6 +10,7 @@ import pytest
 from waiting import wait_for
 
 from bench import machine
+from bigmem import osmem
 
 CHILD = "from bench import machine; machine.end_with_parent(); print(1, flush=True); input()"
 PARENT = f"""
@@ -39,6 +40,12 @@ def test_a_process_ends_with_its_parent(end: signal.Signals) -> None:
         os.kill(parent.pid, end)
         parent.wait(60)
         wait_for(lambda: not is_running(child))
+
+
+def test_warming_up_beside_leaves_no_trace_in_the_peak() -> None:
+    before = osmem.peak_resident_bytes()
+    machine.warm_up_beside(256 << 20)
+    assert osmem.peak_resident_bytes() - before < 128 << 20
 
 
 def test_the_version_of_sources(tmp_path: Path) -> None:
