@@ -190,8 +190,9 @@ def _verdict(entry: Summary, base: Summary) -> str:
 def _described(results: Mapping[str, Any]) -> str:
     m = results["machine"]
     gpu = f", {results['gpu']['gpu']}" if results.get("gpu") else ""
-    counts = sorted({entry["runs"] for entry in results["cells"] if "runs" in entry} or {0})
-    runs = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    counts = [entry["runs"] for entry in results["cells"] if "runs" in entry] or [0]
+    least, most = min(counts), max(counts)
+    runs = f"{most}" if least == most else f"{least}-{most}"
     return (
         f"{results['curve']}, --backend {results['backend']}; runs of each: {runs}. "
         f"Machine: {m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB{gpu}, "

@@ -183,11 +183,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         key, options.witnesses, backend, options.out,
         mode=options.mode, release=policy.moment, ahead=options.ahead, **owners,
     )  # fmt: skip
-    began = time.monotonic()
+    start = time.monotonic()
     if policy.ahead:
         assert isinstance(owners["assignments"], PinnedAllocator)
         owners["assignments"].prefault(circuits.engine.assignment_bytes)
-    prefault = time.monotonic() - began
+    prefault = time.monotonic() - start
     reclaimed = processor_seconds(reclaimers() - others)
     device = sum(backend.device_seconds().values())
     machine.forget_peak()

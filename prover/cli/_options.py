@@ -1,13 +1,11 @@
 """Options that several verbs share."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bigmem.cli._command import tell
-from bigmem.terminal import can_draw
 from prover.backends import BACKENDS
+from prover.backends.cuda.announce import notify
 from prover.errors import UsageError
 from prover.secrecy import keep_out_of_core_dumps as keep_out_of_core_dumps
 
@@ -116,16 +114,6 @@ def backends_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int) 
     return get_cuda_backends(
         arguments.devices, device_memory=arguments.device_memory, notify=notify
     )
-
-
-def notify(line: str) -> None:
-    """Tell on stderr what is under way; dim on a terminal where rich is installed."""
-    if not can_draw(sys.stderr):
-        tell(f"{line}\n")
-        return
-    from rich.console import Console
-
-    Console(stderr=True).print(line, style="dim", markup=False, highlight=False)
 
 
 def allocator_named(name: str | None, option: str = "--allocator") -> "bigmem.Allocator":

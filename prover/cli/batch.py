@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bigmem.terminal import can_draw
+from prover.backends.cuda.announce import notify
 from prover.cli import _options, one_line, tell, warn
 from prover.errors import UnwritableOutput, UsageError, reason_of
 
@@ -183,7 +184,7 @@ def _cluster_batch(key: "ProvingKey", arguments: argparse.Namespace) -> "Cluster
         repeat=arguments.repeat,
         folder=arguments.out,
         threads=arguments.threads,
-        notify=_options.notify,
+        notify=notify,
     )
 
 

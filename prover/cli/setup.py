@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bigmem.terminal import can_draw
-from prover.cli import _options, one_line, tell
+from prover.cli import one_line, tell
 from prover.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,10 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cuda_multiples(circuit: "R1cs") -> "Multiples":
+    from prover.backends.cuda.announce import notify
     from prover.backends.cuda.device import Device
     from prover.backends.cuda.fixed_base import CudaMultiples
 
-    return CudaMultiples(Device(notify=_options.notify), circuit.curve)
+    return CudaMultiples(Device(notify=notify), circuit.curve)
 
 
 def _shout(output: str) -> None:

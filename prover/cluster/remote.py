@@ -1,7 +1,6 @@
 """What a worker does: one proof, on the worker's own key, CPU or GPU, and allocator."""
 
 import os
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from distributed import get_worker
 import bigmem
 from prover.backends import get_backend
 from prover.backends.base import Backend
+from prover.backends.cuda.announce import notify
 from prover.cluster.identity import KeyIdentity
 from prover.errors import MalformedFile, ProverError, UnsatisfiedCircuit
 from prover.formats.container import Container
@@ -135,7 +135,7 @@ def _backend(key: ProvingKey, settings: Settings) -> Backend:
             proofs=1 << 20,  # nobody knows here how many will come
             device_memory=settings.device_memory,
             sharers=get_worker().state.nthreads,  # each thread may prove at the same time
-            notify=lambda line: print(line, file=sys.stderr, flush=True),
+            notify=notify,
         )
         _of_thread.made_for = (key, settings)
     backend: Backend = _of_thread.backend

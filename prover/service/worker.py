@@ -26,6 +26,7 @@ from bigmem import osmem
 from bigmem.layers import Span, observe
 from prover.backends import GPU_DOMAIN, GPU_WORK, get_backend
 from prover.backends.base import Backend
+from prover.backends.cuda.announce import notify
 from prover.errors import FileError, ProverError, UnreadableFile, UsageError, reason_of
 from prover.formats import proof_json
 from prover.formats.zkey import ProvingKey
@@ -78,7 +79,7 @@ class Worker:
             domain=domain,
             proofs=GPU_WORK,
             device_memory=self._settings.device_memory,
-            notify=lambda line: print(line, file=sys.stderr, flush=True),
+            notify=notify,
         )
 
     def run(self) -> None:

@@ -68,7 +68,7 @@ def test_cupy_copies_a_pinned_array_without_staging(
     assert installed.stats().allocations == allocations
     assert before - available() < GIB // 2
     assert bool((device == 7).all())
-    assert compared_with_cudas(lambda: cupy.asarray(array), GIB) <= 1.5
+    assert compared_with_cudas(lambda: cupy.asarray(array), GIB) <= 1.25
 
 
 def test_cupy_takes_its_pinned_memory_from_bigmem(installed: PinnedAllocator) -> None:
@@ -157,13 +157,16 @@ def test_torch_copies_asynchronously_at_full_speed(
         target.copy_(source, non_blocking=True)
         stream.synchronize()
         gpu.spin(300, stream.cuda_stream)
+        start = time.perf_counter()
         target.copy_(source, non_blocking=True)
+        returned = time.perf_counter() - start
         assert not stream.query()
         record(source, stream)
         stream.synchronize()
         assert bool((target == 9).all())
         copy = partial(target.copy_, source, non_blocking=True)
-        assert compared_with_cudas(copy, GIB) <= 1.5
+        assert compared_with_cudas(copy, GIB) <= 1.25
+    assert returned <= 0.05
 
 
 def test_torch_tensor_is_found_by_its_address(

@@ -1,15 +1,29 @@
 """Saying what takes long before it has ended."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Timer
+
+from bigmem.cli._command import tell
+from bigmem.terminal import can_draw
 
 Notify = Callable[[str], None]
 """Told one line at a time."""
 
 _PATIENCE_S = 1.0
 """What is found in the cache on disk takes less."""
+
+
+def notify(line: str) -> None:
+    """Tell on stderr what is under way; dim on a terminal where rich is installed."""
+    if not can_draw(sys.stderr):
+        tell(f"{line}\n")
+        return
+    from rich.console import Console
+
+    Console(stderr=True).print(line, style="dim", markup=False, highlight=False)
 
 
 @contextmanager
