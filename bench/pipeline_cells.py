@@ -6,7 +6,8 @@ and c of each circuit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -35,8 +36,8 @@ class Policy:
         The allocators of the two owners, see `make_allocator`.
     moment
         When an assignment goes, see `prover.pipeline.engine.Release`.
-    malloc
-        The library to preload, for `SystemAllocator`.
+    malloc, ask_for_huge
+        For `SystemAllocator`, what to preload, and the variables that make it advise huge pages.
     ahead
         Whether the memory for as many assignments as there may be is pinned before the batch.
     """
@@ -46,8 +47,9 @@ class Policy:
     backend: Kind
     assignments: Kind
     moment: Moment = "return"
-    malloc: Contender | None = None
     ahead: bool = False
+    malloc: Contender | None = None
+    ask_for_huge: Mapping[str, str] = field(default_factory=dict)
 
     def refusal(self, backend: str, libraries: Path | None) -> str | None:
         """Why it cannot run here, if so."""
@@ -70,23 +72,27 @@ class Policy:
         if self.malloc is not None:
             variables |= self.malloc.variables(libraries)
             if regime == "huge":
-                variables |= _ASK_FOR_HUGE[self.malloc.name]
+                variables |= self.ask_for_huge
         return variables
 
 
-_ASK_FOR_HUGE = {
-    "glibc": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
-    "jemalloc": {"MALLOC_CONF": "thp:always"},
-    # What it was called up to 2.0, and since
-    "mimalloc": {"MIMALLOC_LARGE_OS_PAGES": "1", "MIMALLOC_ALLOW_LARGE_OS_PAGES": "1"},
-}
-"""What brings each malloc to advise huge pages, which none does by itself."""
+def _malloc(
+    name: str,
+    meaning: str,
+    huge: Mapping[str, str],
+    library: str | None = None,
+    package: str | None = None,
+    **environment: str,
+) -> Policy:
+    """What a program gets that changes its malloc and nothing else."""
+    contender = Contender(name, None, environment, library, package)
+    return Policy(name, meaning, "system", "system", malloc=contender, ask_for_huge=huge)
 
-_MALLOCS = (
-    Contender("glibc"),
-    Contender("jemalloc", library="jemalloc", package="libjemalloc2"),
-    Contender("mimalloc", library="mimalloc", package="libmimalloc2.0"),
-)
+
+_GLIBC_HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# What it was called up to 2.0, and since
+_MIMALLOC_HUGE = {"MIMALLOC_LARGE_OS_PAGES": "1", "MIMALLOC_ALLOW_LARGE_OS_PAGES": "1"}
+_KEEP_LARGE = "oversize_threshold:0"  # or blocks of 8 MiB and more go back at once
 
 POLICIES = {
     policy.name: policy
@@ -111,8 +117,18 @@ POLICIES = {
                "recycle", "pinned", "early"),
         Policy("pinned ahead", "recycle+pinned, in memory that was pinned before the batch, as a "
                "process that stays has it", "recycle", "pinned", "early", ahead=True),
-        *(Policy(malloc.name, f"malloc and free of {malloc.name}",
-                 "system", "system", "return", malloc) for malloc in _MALLOCS),
+        _malloc("glibc", "malloc and free of glibc", _GLIBC_HUGE),
+        _malloc("jemalloc", "malloc and free of jemalloc", {"MALLOC_CONF": "thp:always"},
+                "jemalloc", "libjemalloc2"),
+        _malloc("mimalloc", "malloc and free of mimalloc", _MIMALLOC_HUGE,
+                "mimalloc", "libmimalloc2.0"),
+        # Heaps of other arenas than the first are too small for large blocks: those are mapped.
+        _malloc("glibc tuned", "glibc, told to keep all that is freed: in one arena, with nothing "
+                "mapped by itself", _GLIBC_HUGE, MALLOC_ARENA_MAX="1", MALLOC_MMAP_MAX_="0",
+                MALLOC_TRIM_THRESHOLD_=str(1 << 40)),
+        _malloc("jemalloc tuned", "jemalloc, told to keep large blocks, too, for ten seconds",
+                {"MALLOC_CONF": f"{_KEEP_LARGE},thp:always"}, "jemalloc", "libjemalloc2",
+                MALLOC_CONF=_KEEP_LARGE),
     )
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ DRAWN = (
     "recycle+pinned",
     "pinned ahead",
     "glibc",
-    "jemalloc",
+    "jemalloc tuned",
 )
 """Whose resident set is drawn: more lines would hide each other."""
 

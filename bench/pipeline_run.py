@@ -26,6 +26,7 @@ from bigmem.cuda import PinnedAllocator
 from bigmem.sizes import format_size
 from prover.backends import get_backend
 from prover.backends.base import GROUPS, PHASES, Backend
+from prover.curves import SCALAR_BYTES
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.pipeline.batch import write
@@ -39,7 +40,7 @@ WARM_UP_CIRCUITS = 2
 """The second finds the pinned memory of the first still being wiped, and pins some of its own."""
 
 _UNIT = 2 << 20
-"""What arenas round the memory of each block up to."""
+"""In an arena, each large block begins a unit of its own; what it leaves of its last is idle."""
 
 _ARENAS = ("dontneed", "recycle", "pinned")
 
@@ -186,7 +187,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     start = time.monotonic()
     if policy.ahead:
         assert isinstance(owners["assignments"], PinnedAllocator)
-        owners["assignments"].prefault(circuits.engine.assignment_bytes)
+        owners["assignments"].prefault(_whole_units(circuits.engine, key, options.mode))
     prefault = time.monotonic() - start
     reclaimed = processor_seconds(reclaimers() - others)
     device = sum(backend.device_seconds().values())
@@ -231,7 +232,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         errors.append(str(error))
     rounding = 0
     if policy.assignments in _ARENAS:
-        rounding = _UNIT * _blocks(circuits.engine, options.mode)
+        rounding = _most_rounding(circuits.engine, key, options.mode)
     if run["held_bytes"] > run["budget_bytes"] + rounding:
         held, budget = format_size(run["held_bytes"]), format_size(run["budget_bytes"])
         errors.append(f"the assignments held {held}, and the budget was {budget}")
@@ -240,9 +241,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return run
 
 
-def _blocks(engine: Engine, mode: str) -> int:
-    """How many blocks assignments may have at a time: two masks; w, and in seed mode a, b and c."""
-    return 2 + (4 if mode == "seed" else 1) * (engine.assignment_bytes // engine.circuit_bytes)
+def _vectors(key: ProvingKey, mode: str) -> list[int]:
+    """The sizes of an assignment's vectors: w, and in seed mode a, b and c."""
+    return [key.signals * SCALAR_BYTES] + [key.domain * SCALAR_BYTES] * (3 if mode == "seed" else 0)
+
+
+def _whole_units(engine: Engine, key: ProvingKey, mode: str) -> int:
+    """What as many assignments as there may be take of an arena."""
+    units = sum(-(-nbytes // _UNIT) for nbytes in _vectors(key, mode))
+    return units * _UNIT * (engine.assignment_bytes // engine.circuit_bytes)
+
+
+def _most_rounding(engine: Engine, key: ProvingKey, mode: str) -> int:
+    """What arenas may take for two masks and all assignments beyond their sizes."""
+    assignments = engine.assignment_bytes // engine.circuit_bytes
+    return _UNIT * (2 + len(_vectors(key, mode)) * assignments)
 
 
 def main() -> int:

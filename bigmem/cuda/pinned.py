@@ -130,6 +130,9 @@ class PinnedAllocator(NativeAllocator):
     def prefault(self, nbytes: SupportsIndex | str) -> None:
         """Pin memory ahead, so that the next allocations of up to `nbytes` in all find it.
 
+        Each block of 2 MiB and more begins at a multiple of 2 MiB: for several blocks, ask for the
+        sum of their sizes, each rounded up to that.
+
         Parameters
         ----------
         nbytes

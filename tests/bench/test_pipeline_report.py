@@ -1,6 +1,8 @@
 """What the comparison of the pipeline says of its runs, and that it can be stopped and goes on."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,15 +170,48 @@ def test_policies_that_cannot_run_here_are_told_apart(tmp_path: Path) -> None:
     assert POLICIES["recycle+pinned"].refusal("cuda", None) is None
     assert POLICIES["glibc"].refusal("cpu", None) is None
     absent = Contender("jemalloc", library="no-such-malloc", package="libnosuch")
-    policy = Policy("x", "", "system", "system", "return", absent)
+    asked = {"MALLOC_CONF": "thp:always"}
+    policy = Policy("x", "", "system", "system", malloc=absent, ask_for_huge=asked)
     assert policy.refusal("cpu", None) == "not installed here (apt install libnosuch)"
     library = tmp_path / "libno-such-malloc.so.1"
     library.touch()
     assert policy.refusal("cpu", tmp_path) is None
     huge, small = (policy.variables(regime, tmp_path) for regime in ("huge", "4 KiB"))
     assert huge["LD_PRELOAD"] == small["LD_PRELOAD"] == str(library)
-    assert "MALLOC_CONF" in huge
+    assert huge["MALLOC_CONF"] == "thp:always"
     assert "MALLOC_CONF" not in small
+
+
+FREED_ELSEWHERE = """
+import resource, threading
+from collections import deque
+from bigmem import SystemAllocator, full
+
+made = deque()
+faults = []
+for number in range(6):
+    ours = lambda: made.append([full(5 << 20, 1.0, allocator=SystemAllocator()) for _ in range(2)])
+    thread = threading.Thread(target=ours)
+    thread.start()
+    thread.join()
+    made.clear()
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(faults[-1] - faults[0])
+"""
+
+
+@pytest.mark.parametrize("name", ["glibc", "jemalloc"])
+def test_a_tuned_malloc_keeps_what_another_thread_has_freed(name: str) -> None:
+    """Two blocks of 40 MiB, five times; as it comes, it gives both back each time."""
+    faults = {}
+    for policy in (POLICIES[name], POLICIES[f"{name} tuned"]):
+        if refusal := policy.refusal("cpu", None):
+            pytest.skip(refusal)
+        command = [sys.executable, "-c", FREED_ELSEWHERE]
+        variables = policy.variables("4 KiB", None)
+        faults[policy.name] = int(subprocess.check_output(command, env=variables, text=True))
+    pages = 5 * 2 * 40 * 256
+    assert faults[f"{name} tuned"] < pages / 2 < faults[name]
 
 
 @pytest.mark.parametrize("policy", [p for p in POLICIES.values() if p.assignments != "pinned"])

@@ -145,15 +145,46 @@ def test_the_cells_of_a_gpu_run_over_an_emulated_one(
     assert inputs.judge([(Path(a), Path(b)) for a, b in run["proofs"]]) is None
     pinned = run["owners"]["assignments"]
     blocks = 2 + 3 * (4 if mode == "seed" else 1)
-    vectors = 4 if mode == "seed" else 1  # a page each
-    assert prefaulted == ([2 * vectors * 4096] if policy == "pinned ahead" else [])
+    vectors = 4 if mode == "seed" else 1  # a unit each
+    assert prefaulted == ([2 * vectors << 21] if policy == "pinned ahead" else [])
     if prefaulted:
-        assert pinned["warm_hits"] == blocks
         assert pinned["allocations"] == blocks + 1
+        assert pinned["warm_hits"] == blocks - 1  # all but the first mask and what is pinned ahead
     else:
         assert pinned["allocations"] == blocks
         assert 0 < pinned["warm_hits"] < blocks
     assert 0 < run["device_s"] < run["wall_s"]
+    gc.collect()
+    _core.FakeCuda()  # what is left undone is done
+
+
+@pytest.mark.parametrize(("mode", "vectors"), [("normal", 1), ("seed", 4)])
+@pytest.mark.parametrize("signals", [1 << 16, (1 << 16) + 1, 3 << 15, 70_000])
+def test_what_is_pinned_ahead_holds_all_assignments(
+    mode: str, vectors: int, signals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any number of signals: large blocks begin at whole units, and these are not whole."""
+    fake = _core.FakeCuda()
+    monkeypatch.setattr(driver, "_addresses", fake.functions)
+    monkeypatch.setattr(driver, "_loaded", None)
+    sizes = [32 * signals, *[32 << 16] * 3][:vectors]
+    key: Any = argparse.Namespace(signals=signals, domain=1 << 16)
+    engine: Any = argparse.Namespace(circuit_bytes=sum(sizes), assignment_bytes=2 * sum(sizes))
+    with PinnedAllocator() as allocator:
+        masks = [allocator.allocate(signals) for _ in range(2)]
+        allocator.prefault(pipeline_run._whole_units(engine, key, mode))
+        hits, peak = allocator.stats().warm_hits, allocator.stats().peak_resident
+        held = [[allocator.allocate(size) for size in sizes] for _ in range(2)]
+        for _ in range(3):
+            for block in held.pop(0):
+                block.release()
+            held.append([allocator.allocate(size) for size in sizes])
+        stats = allocator.stats()
+        assert stats.warm_hits == hits + 5 * vectors
+        assert stats.peak_resident == peak
+        rounding = pipeline_run._most_rounding(engine, key, mode)
+        assert peak <= 2 * signals + engine.assignment_bytes + rounding
+        del masks, held, block
     gc.collect()
     _core.FakeCuda()  # what is left undone is done
 
