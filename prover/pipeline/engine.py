@@ -136,10 +136,19 @@ class Engine:
         ------
         ProverError, MemoryError
             The first error of any thread, when the proofs that others have begun are finished.
+        UsageError
+            If there is no backend.
         """
-        make = self._synthesis.make
+        if not self._backends:
+            raise UsageError("there is no backend to prove with")
+
+        def make(number: int, returned: Callable[[int], None]) -> Assignment:
+            with bigmem.layer("open"):
+                witness = witness_of(number)
+            return self._synthesis.make(witness, returned)
+
         with Ahead(
-            lambda number, returned: make(witness_of(number), returned),
+            make,
             self._assignments.flush,
             count,
             each=self.circuit_bytes,
@@ -182,7 +191,8 @@ class Engine:
         )
         with bigmem.layer("epilogue"):
             single.check_proof(key, proof, assignment.public, assignment.path)
-            finish(number, Statement(proof, assignment.public))
+            with bigmem.layer("finish"):
+                finish(number, Statement(proof, assignment.public))
 
 
 class _Workers:

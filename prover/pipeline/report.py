@@ -17,6 +17,9 @@ MOST_UNEXPLAINED = 0.01
 NOISE_S = 0.0005
 """What is not explained of a proof and still nobody's business: a few lines of Python."""
 
+NOISE_OF_THREAD = 3
+"""What a thread takes to begin and to end is worth so many proofs' noise."""
+
 
 class UnexplainedTime(ProverError):
     """The layers of a run do not account for its time."""
@@ -79,7 +82,8 @@ class LayerReport:
     workers, proofs
         Threads that proved, and what they made.
     idle_s
-        Workers' waiting for the last of them, when nothing was left to begin.
+        Workers' waiting for the last of them, when nothing was left to begin; and what passed of
+        the first one's time before the others began.
     between_s
         Of the workers' wall time, what passed before and after them: threads that begin and end.
     rows
@@ -132,31 +136,43 @@ class LayerReport:
         total = self.workers * self.wall_s
         return self.unexplained_s / total if total > 0 else 0.0
 
+    @property
+    def synthesis_unexplained_s(self) -> float:
+        """Seconds of the thread of the synthesis that nothing accounts for."""
+        return sum(row.unexplained_s for row in self.rows if row.path[0] == "ahead")
+
     def as_json(self) -> dict[str, object]:
         """All of it as a JSON object."""
-        found = {"unexplained_s": self.unexplained_s, "unexplained": self.unexplained}
-        return {**asdict(self), **found}
+        names = ("unexplained_s", "unexplained", "synthesis_unexplained_s")
+        return {**asdict(self), **{name: getattr(self, name) for name in names}}
 
     def check(self, most: float = MOST_UNEXPLAINED, noise_s: float = NOISE_S) -> None:
-        """Refuse a run of whose time too much is unexplained.
+        """Refuse a run of whose time too much is unexplained, to the proofs or to the synthesis.
 
         Parameters
         ----------
         most
             The part of it that may be.
         noise_s
-            Seconds a proof that may be, however short the run.
+            Seconds a proof that may be, however short the run; for a thread, `NOISE_OF_THREAD`
+            times as much.
 
         Raises
         ------
         UnexplainedTime
         """
-        if self.unexplained > most and self.unexplained_s > noise_s * max(1, self.proofs):
-            raise UnexplainedTime(
-                f"{self.unexplained:.1%} of the time is unexplained "
-                f"({1e3 * self.unexplained_s:.1f} ms of {self.wall_s:.3f} s), above {most:.1%}; "
-                "the machine may be busy with something else: run it again"
-            )
+        for whose, seconds, threads in (
+            ("the proofs'", self.unexplained_s, self.workers),
+            ("the synthesis's", self.synthesis_unexplained_s, 1),
+        ):
+            noise = noise_s * (self.proofs + NOISE_OF_THREAD * threads)
+            total = threads * self.wall_s
+            if seconds > most * total and seconds > noise:
+                raise UnexplainedTime(
+                    f"{seconds / total:.1%} of {whose} time is unexplained "
+                    f"({1e3 * seconds:.1f} ms of {total:.3f} s), above {most:.1%}; "
+                    "the machine may be busy with something else: run it again"
+                )
 
     def __str__(self) -> str:
         table = [_HEAD, *(_cells(row) for row in self.rows)]

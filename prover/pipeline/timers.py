@@ -135,9 +135,11 @@ class Timers:
         return root
 
     def idle_s(self, name: str) -> float:
-        """Seconds that threads of one of `ROOTS` had ended before the last of them."""
-        ends = [one.stopped_s for one in list(self._threads.values()) if name in one.root.inside]
-        return sum(max(ends) - end for end in ends)
+        """Seconds that threads of one of `ROOTS` began after the first and ended before the last."""
+        threads = [one for one in list(self._threads.values()) if name in one.root.inside]
+        first = min((one.began_s for one in threads), default=0.0)
+        last = max((one.stopped_s for one in threads), default=0.0)
+        return sum(one.began_s - first + last - one.stopped_s for one in threads)
 
     def reading_s(self, name: str) -> float:
         """Seconds that reading has taken on the threads of one of `ROOTS`."""
@@ -151,7 +153,7 @@ class Timers:
             if name not in ROOTS:
                 return
             if thread is None:
-                thread = self._threads[threading.get_ident()] = _Thread()
+                thread = self._threads[threading.get_ident()] = _Thread(clocks[0])
         thread.stop(_reading(clocks, self._counts()))
         if name is None:
             thread.stack.pop()
@@ -181,11 +183,14 @@ class _Thread:
     ----------
     clocks, counts
         That reading, which is made a `Reading` only where layers are stopped anyway.
+    began_s
+        When its first layer began.
     stopped, stopped_s
         Whether nothing counts at the moment, and since when nothing did the last time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
         self.root = Node()
         self.stack: list[Node] = []
         self.clocks: Clocks = (0.0, 0.0)

@@ -43,13 +43,13 @@ def test_batch(circuit, cli, folder, tmp_path):
     (batch,) = figures["layers"]
     assert batch["name"] == "batch"
     ahead, worker = sorted(batch["layers"], key=lambda one: one["name"])
-    assert tree(ahead) == ("ahead", [("wait", ["give back"]), ("synthesis", ["witness"])])
+    assert tree(ahead) == ("ahead", [("wait", ["give back"]), "open", ("synthesis", ["witness"])])
     wait, circuit, advance = worker["layers"]
     assert [one["name"] for one in (wait, circuit, advance)] == ["wait", "circuit", "advance"]
     proof, *end = circuit["layers"]
     assert [one["name"] for one in end] == ["before release", "release"]
     prove, epilogue = proof["layers"]
-    assert tree(epilogue) == ("epilogue", ["check", "write"])
+    assert tree(epilogue) == ("epilogue", ["check", ("finish", ["write"])])
     sums, assembly = prove["layers"]
     assert tree(assembly) == ("epilogue", ["assembly"])
     assert [one["name"] for one in sums["layers"]] == [

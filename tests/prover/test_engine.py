@@ -175,6 +175,12 @@ def test_what_is_not_given_back_yet_counts_in_the_budget(many, finish, proved, r
     assert max(held) == engine.assignment_bytes + engine.mask_bytes
 
 
+def test_an_engine_without_a_backend_proves_nothing(circuit):
+    engine = Engine(ProvingKey.open(circuit.key), backends=[])
+    with pytest.raises(UsageError, match="there is no backend to prove with"):
+        engine.run(1, lambda _: Witness.open(circuit.witness), lambda number, statement: None)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_room_for_one_circuit_suffices(many, finish, proved, workers):
     key, path = many
