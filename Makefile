@@ -126,10 +126,11 @@ bench-gpu:
 	$(BIN)/python -m bench.insert bench/results/gpu.md docs/gpu.md
 
 # The figures of docs/pipeline.md: an hour on an otherwise idle machine. What was stopped goes on.
-# To compare jemalloc and mimalloc: apt install libjemalloc2 libmimalloc2.0.
+# jemalloc and mimalloc: apt install libjemalloc2 libmimalloc2.0, or PRELOAD_DIR, as for bench-core.
 bench-pipeline:
 	@scripts/setup.sh $(VENV) bench,prover
-	$(BIN)/python -m bench.pipeline --log2 14 16 -o pipeline-out
+	$(BIN)/python -m bench.pipeline --log2 14 16 -o pipeline-out \
+	  $(if $(PRELOAD_DIR),--libraries $(PRELOAD_DIR))
 	cp pipeline-out/pipeline-cpu*.* bench/results
 	$(BIN)/python -m bench.insert bench/results/pipeline-cpu.md docs/pipeline.md
 

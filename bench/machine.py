@@ -28,6 +28,7 @@ REGIMES = ("4 KiB", "huge")
 """The page regimes that everything is measured in."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_THP_DISABLE = 41
 _SOURCES = {".py", ".cpp", ".hpp", ".cu", ".cuh"}
 
 
@@ -99,6 +100,11 @@ def end_with_parent() -> None:
 def regime_environment(regime: str) -> dict[str, str]:
     """Return the environment that puts NumPy and bigmem into one of `REGIMES`."""
     return {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0" if regime == "4 KiB" else "1"}
+
+
+def forbid_huge_pages() -> None:
+    """Have this process get none from now on, whoever asks, and where all memory gets them."""
+    ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 def huge_regime() -> bool:

@@ -92,7 +92,7 @@ class Comparison:
             log2: Inputs(folder / options.curve, options.curve, log2, options.circuits)
             for log2 in options.log2
         }
-        names = ("backend", "curve", "circuits", "ahead")
+        names = ("backend", "curve", "circuits", "ahead", "unexplained")
         self.settings = {name: getattr(options, name) for name in names}
         self.settings["machine"] = machine.describe()
         self.settings["sources"] = machine.sources(*(ROOT / name for name in SOURCES))
@@ -248,7 +248,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--libraries", type=Path, metavar="FOLDER",
                         help="look for jemalloc and mimalloc there first")  # fmt: skip
-    parser.add_argument("--unexplained", type=float, default=MOST_UNEXPLAINED, metavar="SHARE",
+    parser.add_argument("--unexplained", type=share, default=MOST_UNEXPLAINED, metavar="SHARE",
                         help="part of its wall time that a run may leave unexplained "
                         "(default: %(default)s)")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=float("inf"),
@@ -271,6 +271,14 @@ def size(text: str) -> int:
         return parse_size(text)
     except BigmemError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def share(text: str) -> float:
+    """A parser of parts of one, for argparse."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no part of one: give 0 to 1")
+    return value
 
 
 def main(words: list[str] | None = None) -> int:
@@ -297,7 +305,11 @@ def main(words: list[str] | None = None) -> int:
         comparison.refusals,
         journal.failed(),
     )
-    page = pipeline_report.write(results, options.out, f"pipeline-{options.backend}")
+    try:
+        page = pipeline_report.write(results, options.out, f"pipeline-{options.backend}")
+    except KeyboardInterrupt:
+        print("pipeline: interrupted; the same command writes what is missing", file=sys.stderr)
+        return 130
     print(page, end="")
     return pipeline_report.verdict(results, interrupted)
 

@@ -26,7 +26,7 @@ class Journal:
     Raises
     ------
     PipelineError
-        If the file is there with other settings.
+        If the file is there with other settings, or damaged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -36,16 +36,25 @@ class Journal:
         lines = self._whole_lines()
         if not lines:
             self._append(settings)
-        elif json.loads(lines[0]) != settings:
+            return
+        number = 0
+        try:
+            others = json.loads(lines[0])
+            for number in range(1, len(lines)):
+                entry = json.loads(lines[number])
+                self._note(Cell(**entry["cell"]), int(entry["round"]), dict(entry["run"]))
+        except (ValueError, TypeError, KeyError) as error:
             raise PipelineError(
-                f"{path}: its runs are not comparable: they were made with {lines[0]}; give "
+                f"{path}: line {number + 1} is damaged ({type(error).__name__}); remove the line, "
+                "or give another folder with -o"
+            ) from None
+        if others != settings:
+            raise PipelineError(
+                f"{path}: its runs are not comparable: they were made with {others}; give "
                 "another folder with -o, or remove it"
             )
-        for line in lines[1:]:
-            entry = json.loads(line)
-            self._note(Cell(**entry["cell"]), entry["round"], entry["run"])
 
-    def _whole_lines(self) -> list[str]:
+    def _whole_lines(self) -> list[bytes]:
         """All lines of the file; one that a killed process left unfinished is cut off."""
         if not self.path.exists():
             return []
@@ -53,7 +62,7 @@ class Journal:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self.path, len(whole))
-        return whole.decode().splitlines()
+        return whole.splitlines()
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         with self.path.open("a") as file:

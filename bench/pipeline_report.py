@@ -15,20 +15,21 @@ from bench.pipeline_journal import Run
 FIGURES = ("wall_s", "p50_s", "p99_s", "tax_s", "gap_s", "gap_of_inner", "minor_faults",
            "peak_rss_bytes", "held_bytes", "reclaim_s", "reclaim_cpu_s", "map_s", "fault_s",
            "release_s", "inner_s", "outer_s", "gap_map_s", "gap_release_s", "gap_fault_s",
-           "gap_wait_s", "unexplained_s", "synthesis_s", "device_s", "huge_bytes")  # fmt: skip
+           "gap_wait_s", "unexplained_s", "synthesis_s", "device_s", "huge_bytes", "prefault_s",
+           "flush_s")  # fmt: skip
 
 COLUMNS = ("pages", "policy", "wall s", "against inline", "p50 ms", "p99 ms", "tax s", "gap ms",
            "gap / inner", "faults", "peak MiB", "held MiB", "reclaim s")  # fmt: skip
 
 READING = (
     "Medians of the runs, with the least and the most in brackets; *against inline* is taken in "
-    "each round by itself. p50, p99: from the beginning of a circuit's proof to its files (of few "
-    "proofs, p99 is the slowest). tax: seconds of the program's own threads, added up over them, "
-    "in allocations, in the kernel (page faults above all), and in releases. gap: what the outer "
-    "timer of the proofs measures and the inner one does not. peak: of the resident set. held: the "
-    "most that the assignments took, with what was released and not given back yet, and what was "
-    "kept warm. reclaim: seconds in which memory was given back by other threads than the one "
-    "that let go of it."
+    "each round by itself. p50, p99: of a circuit, from the moment that it is taken until its "
+    "memory is let go of (of few proofs, p99 is the slowest). tax: seconds of the program's own "
+    "threads, added up over them, in allocations, in the kernel (page faults above all), and in "
+    "releases. gap: what the outer timer of the proofs measures and the inner one does not. peak: "
+    "of the resident set. held: the most that the assignments took, with what was released and "
+    "not given back yet, and what was kept warm. reclaim: seconds in which memory was given back "
+    "by other threads than the one that let go of it."
 )
 
 _ENOUGH_RUNS = 5
@@ -132,20 +133,23 @@ def cells(entry: Summary) -> tuple[str, ...]:
     names = (entry["regime"], entry["policy"])
     if "not_run" in entry:
         return (*names, entry["not_run"], *["-"] * (len(COLUMNS) - 3))
-    middle = {name: entry[name]["median"] for name in FIGURES}
+
+    def middle(name: str) -> float:
+        return float(entry[name]["median"])
+
     return (
         *names,
         _range(entry["wall_s"], ".2f"),
         _range(entry["against"], ".2f") if entry["against"] else "-",
-        f"{middle['p50_s'] * 1e3:.0f}",
-        f"{middle['p99_s'] * 1e3:.0f}",
-        f"{middle['tax_s']:.2f}",
-        f"{middle['gap_s'] * 1e3:.1f}",
-        f"{middle['gap_of_inner']:.2%}",
-        f"{middle['minor_faults']:,.0f}",
-        f"{middle['peak_rss_bytes'] / machine.MIB:,.0f}",
-        f"{middle['held_bytes'] / machine.MIB:,.0f}",
-        f"{middle['reclaim_s']:.2f}",
+        f"{middle('p50_s') * 1e3:.0f}",
+        f"{middle('p99_s') * 1e3:.0f}",
+        f"{middle('tax_s'):.2f}",
+        f"{middle('gap_s') * 1e3:.1f}",
+        f"{middle('gap_of_inner'):.2%}",
+        f"{middle('minor_faults'):,.0f}",
+        f"{middle('peak_rss_bytes') / machine.MIB:,.0f}",
+        f"{middle('held_bytes') / machine.MIB:,.0f}",
+        f"{middle('reclaim_s'):.2f}",
     )
 
 

@@ -10,8 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -34,7 +33,7 @@ from prover.pipeline.engine import Engine
 from prover.pipeline.report import LayerReport, Row, UnexplainedTime
 from prover.pipeline.single import Statement
 from prover.pipeline.timers import Timers
-from prover.pipeline.usage import Meter
+from prover.pipeline.usage import Meter, processor_seconds, reclaimers
 
 WARM_UP_CIRCUITS = 2
 """The second finds the pinned memory of the first still being wiped, and pins some of its own."""
@@ -45,8 +44,6 @@ _UNIT = 2 << 20
 _ARENAS = ("dontneed", "recycle", "pinned")
 
 _MARKS = {*GROUPS, *PHASES, "release"}
-_RECLAIMER = "bigmem-reclaim"
-_THREAD_CLOCK = 6  # of a thread, the time on a processor: what pthread_getcpuclockid makes
 
 
 class Circuits:
@@ -141,25 +138,6 @@ def gap(report: LayerReport) -> dict[str, float]:
 def _has_inside(row: Row, report: LayerReport) -> bool:
     depth = len(row.path)
     return any(other.path[:depth] == row.path != other.path for other in report.rows)
-
-
-def reclaimers() -> set[int]:
-    """The threads that reclaim, by the system's numbers."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # a thread that is ending
-            if (task / "comm").read_text().strip() == _RECLAIMER:
-                found.add(int(task.name))
-    return found
-
-
-def processor_seconds(threads: Iterable[int]) -> float:
-    """Processor time so far of threads of this process; of those that have ended, none."""
-    total = 0.0
-    for thread in threads:
-        with suppress(OSError):
-            total += time.clock_gettime(~thread << 3 | _THREAD_CLOCK)
-    return total
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -272,6 +250,8 @@ def main() -> int:
     parser.add_argument("witnesses", type=Path, nargs="+")
     options = parser.parse_args()
     machine.end_with_parent()
+    if options.regime == "4 KiB":
+        machine.forbid_huge_pages()  # mallocs are not asked by `regime_environment`
     json.dump(measure(options), sys.stdout)
     return 0
 

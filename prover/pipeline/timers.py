@@ -135,7 +135,7 @@ class Timers:
         return root
 
     def idle_s(self, name: str) -> float:
-        """Seconds that threads of one of `ROOTS` began after the first and ended before the last."""
+        """Seconds that threads of one of `ROOTS` began after the first, ended before the last."""
         threads = [one for one in list(self._threads.values()) if name in one.root.inside]
         first = min((one.began_s for one in threads), default=0.0)
         last = max((one.stopped_s for one in threads), default=0.0)

@@ -59,3 +59,27 @@ def test_the_version_of_sources(tmp_path: Path) -> None:
     assert machine.sources(tmp_path / "a", tmp_path / "b") == first
     (tmp_path / "b" / "c" / "y.cpp").write_text("5")
     assert machine.sources(tmp_path / "a", tmp_path / "b") != first
+
+
+def test_a_process_that_forbids_huge_pages_gets_none() -> None:
+    """Whatever the system's setting is: here memory is even asked to have them."""
+    program = """
+import mmap
+from bench import machine
+from bigmem import osmem
+
+def huge():
+    memory = mmap.mmap(-1, 32 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, 32 << 20, 4096):
+        memory[at] = 1
+    return osmem.huge_page_bytes()
+
+print(osmem.transparent_huge_pages(), huge() > 0)
+"""
+    asked = [sys.executable, "-c", program]
+    setting, had = subprocess.check_output(asked, text=True).split()
+    assert had == str(setting != "never")
+    forbidden = program.replace("def huge", "machine.forbid_huge_pages()\ndef huge")
+    answer = subprocess.check_output([sys.executable, "-c", forbidden], text=True)
+    assert answer.split() == [setting, "False"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import pipeline
+from bench import pipeline, pipeline_report
 from bench.pipeline_inputs import Inputs
 
 LOG2, CIRCUITS = 6, 2
@@ -72,6 +72,34 @@ def test_it_goes_on_where_it_was_stopped(
     again = (tmp_path / "runs.jsonl").read_text().splitlines(keepends=True)
     assert again[:-1] == journal[:-1]
     assert json.loads(again[-1])["cell"] == last
+
+
+def test_runs_under_another_limit_are_not_mixed_in(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    assert compare(tmp_path, *FEW, "--unexplained", "0.001") == 2
+    assert "its runs are not comparable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", ["_json", "markdown"])
+def test_an_interrupt_of_what_is_written_is_told_in_a_line(
+    made: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline_report, step, interrupt)
+    assert compare(tmp_path, *FEW) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "pipeline: interrupted; the same command writes what is missing"
+    )
 
 
 def test_an_interrupt_keeps_what_was_measured(made: Path, tmp_path: Path) -> None:
@@ -183,6 +211,8 @@ def test_proofs_of_other_circuits_are_not_taken(made: Path) -> None:
         (["--log2", "4"], "from 5 to 27"),
         (["--ahead", "much"], "is no size"),
         (["--runs", "0"], "at least 1"),
+        (["--unexplained", "nan"], "nan is no part of one: give 0 to 1"),
+        (["--unexplained", "half"], "invalid share value: 'half'"),
     ],
 )
 def test_senseless_words_are_refused_in_a_line(

@@ -165,6 +165,22 @@ def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
         Journal(tmp_path / "runs.jsonl", {**SETTINGS, "circuits": 3})
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("line", [b"{broken", b"garbage", b"\xff", b"[]", b'{"round": 1}', b""])
+def test_a_damaged_journal_is_told_in_a_line(tmp_path: Path, number: int, line: bytes) -> None:
+    path = tmp_path / "runs.jsonl"
+    journal = Journal(path, SETTINGS)
+    for made in range(3):
+        journal.add(INLINE, made, run(1.0))
+    lines = path.read_bytes().splitlines()
+    lines[number - 1] = line
+    damaged = b"\n".join([*lines, b""])
+    path.write_bytes(damaged)
+    with pytest.raises(PipelineError, match=r"runs\.jsonl: (line \d is damaged|its runs are not)"):
+        Journal(path, SETTINGS)
+    assert path.read_bytes() == damaged
+
+
 def test_policies_that_cannot_run_here_are_told_apart(tmp_path: Path) -> None:
     assert POLICIES["recycle+pinned"].refusal("cpu", None) == "needs a GPU"
     assert POLICIES["recycle+pinned"].refusal("cuda", None) is None

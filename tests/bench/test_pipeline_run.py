@@ -16,12 +16,13 @@ import bigmem
 from bench import pipeline_run
 from bench.machine import forget_peak
 from bench.pipeline_inputs import Inputs
-from bench.pipeline_run import by_mark, gap, processor_seconds, reclaimers
+from bench.pipeline_run import by_mark, gap
 from bigmem import _core, osmem
 from bigmem.cuda import PinnedAllocator, driver
 from prover.backends.cuda.backend import CudaBackend
 from prover.pipeline.engine import Engine
 from prover.pipeline.report import LayerReport, Row
+from prover.pipeline.usage import processor_seconds, reclaimers
 
 
 def row(*path: str, outer: float, own: float, **parts: Any) -> Row:

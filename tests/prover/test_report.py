@@ -219,8 +219,10 @@ def test_what_the_synthesis_leaves_unexplained_is_refused_too(clock, lost, good)
             report.check()
 
 
-@pytest.mark.parametrize(("proofs", "lost_ms", "good"), [(1, 1.9, True), (1, 2.1, False),
-                                                         (10, 6.4, True), (10, 6.6, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("proofs", "lost_ms", "good"),
+    [(1, 1.9, True), (1, 2.1, False), (10, 6.4, True), (10, 6.6, False)],
+)
 def test_a_thread_may_take_as_long_as_three_proofs_to_begin_and_end(clock, proofs, lost_ms, good):
     with Timers() as timers:
         with bigmem.layer("worker"):
