@@ -137,7 +137,7 @@ bench-pipeline:
 # Registers and spills of the CUDA kernels; needs no GPU. Takes some minutes.
 kernels-report:
 	@scripts/setup.sh $(VENV) prover,test
-	$(BIN)/python scripts/kernel_report.py
+	$(BIN)/python -m bench.kernel_resources
 
 clean:
 	rm -rf build dist demo-out $(VENV)

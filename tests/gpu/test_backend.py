@@ -37,9 +37,8 @@ from prover.setup import CpuMultiples, Trapdoor, domain_size, write_key
 
 
 @pytest.fixture
-def device(gpu_devices):
+def device():
     device = Device()
-    gpu_devices.append(device)
     with device.use():
         yield device
 

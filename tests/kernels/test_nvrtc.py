@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import kernel_resources
 from prover.backends.cuda import program
 
 KERNELS = Path(__file__).parents[2] / "prover" / "kernels"
@@ -124,3 +125,21 @@ def test_kernels_of_the_cuda_backend(nvrtc, curve):
 def test_kernel_of_keys(nvrtc, curve, group):
     source = program.source_of(curve, program.HERE / "fixed_base.cu", group)
     compile_for_gpu(nvrtc, source, NOT_OPTIMISED)
+
+
+@pytest.mark.parametrize("file", ["sort.cu", "msm.cu"])
+def test_no_kernel_of_sums_in_g1_spills(file):
+    """On an H200. Those of G2 do."""
+    found = dict(kernel_resources.resources(kernel_resources.wheel(), "sm_90", file))
+    assert len(found) == (2 if file == "sort.cu" else 4)
+    for title, kernels in found.items():
+        entries = (program.HERE / file).read_text().count("__global__ void")
+        assert len(kernels) == entries
+        assert all(0 < kernel.registers <= 255 for kernel in kernels)
+        if not title.endswith("G2"):
+            assert not [kernel.name for kernel in kernels if kernel.spilled]
+
+
+def test_what_does_not_compile_is_told_in_the_compilers_words():
+    with pytest.raises(RuntimeError, match='"undefined" is undefined'):
+        kernel_resources.wheel()("__global__ void f() { undefined(); }", ["--std=c++17"])

@@ -1,0 +1,155 @@
+"""Registers, local memory and spills of every kernel of the CUDA backend, without a GPU.
+
+    python -m bench.kernel_resources [--architecture sm_90] [--match msm]
+
+Compiles with the NVRTC of the wheel nvidia-cuda-nvrtc (part of the extra "test") what the backend
+compiles at run time. Takes up to a minute a program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.metadata
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from prover.backends.cuda import program
+from prover.curves import CURVES
+
+Compiler = Callable[[str, list[str]], str]
+"""Compiles a source with options, and returns what it says of it; raises RuntimeError with that if
+it does not compile."""
+
+_ENTRY = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a kernel takes; bytes a thread.
+
+    Attributes
+    ----------
+    local
+        Of its stack, arrays and spills among it.
+    spilled
+        Stored and loaded for want of registers.
+    """
+
+    name: str
+    registers: int
+    local: int
+    spilled: int
+
+
+def resources(
+    compiler: Compiler, architecture: str, match: str = ""
+) -> Iterator[tuple[str, list[Kernel]]]:
+    """The kernels of every program whose file's name contains ``match``, by title.
+
+    That names the file, the curve and, where kernels are of one, the group. All programs are
+    compiled side by side.
+    """
+    options = [
+        *program.OPTIONS,
+        f"--gpu-architecture={architecture}",
+        "--ptxas-options=-v",
+        "--device-as-default-execution-space",
+    ]
+    sources = _programs(match)
+    with ThreadPoolExecutor() as pool:
+        logs = pool.map(lambda source: compiler(source, options), sources.values())
+        for title, log in zip(sources, logs, strict=True):
+            yield title, [_kernel(entry) for entry in reversed(list(_ENTRY.finditer(log)))]
+
+
+def _kernel(entry: re.Match[str]) -> Kernel:
+    spilled = int(entry["stores"]) + int(entry["loads"])
+    return Kernel(entry["name"], int(entry["registers"]), int(entry["stack"]), spilled)
+
+
+def _programs(match: str) -> dict[str, str]:
+    out = {}
+    for path in sorted(path for path in program.HERE.glob("*.cu") if match in path.name):
+        groups = (1, 2) if "F>" in path.read_text(encoding="utf-8") else (None,)
+        for curve, group in itertools.product(CURVES, groups):
+            title = f"{path.name} {curve}" + (f" G{group}" if group else "")
+            out[title] = program.source_of(curve, path, group)
+    return out
+
+
+def lines(title: str, kernels: list[Kernel]) -> list[str]:
+    """A table of one program."""
+    head = f"{title:<34}{'registers':>10}{'local bytes':>12}{'spilled':>9}"
+    return [
+        head,
+        *(f"  {k.name:<32}{k.registers:>10}{k.local:>12}{k.spilled:>9}" for k in kernels),
+    ]
+
+
+def wheel() -> Compiler:
+    """NVRTC of the wheel; it needs no GPU."""
+    files = importlib.metadata.files("nvidia-cuda-nvrtc") or []
+    paths = [Path(str(f.locate())) for f in files if re.match(r"libnvrtc.*\.so", f.name)]
+    for path in paths:
+        if path.name.startswith("libnvrtc-builtins.so"):  # the other one looks for it
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(next(p for p in paths if p.name.startswith("libnvrtc.so"))))
+
+    def compile_one(source: str, options: list[str]) -> str:
+        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        handle = ctypes.c_void_p()
+        library.nvrtcCreateProgram(ctypes.byref(handle), source.encode(), b"k.cu", 0, None, None)
+        result = library.nvrtcCompileProgram(handle, len(options), encoded)
+        size = ctypes.c_size_t()
+        library.nvrtcGetProgramLogSize(handle, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetProgramLog(handle, log)
+        library.nvrtcDestroyProgram(ctypes.byref(handle))
+        text = log.value.decode()
+        if result != 0:
+            raise RuntimeError(text)
+        return text
+
+    return compile_one
+
+
+def of_cupy() -> Compiler:
+    """NVRTC that CuPy uses."""
+    from cupy.cuda import nvrtc
+
+    def compile_one(source: str, options: list[str]) -> str:
+        handle = nvrtc.createProgram(source, "k.cu", [], [])
+        try:
+            nvrtc.compileProgram(handle, options)
+        except nvrtc.NVRTCError:
+            raise RuntimeError(nvrtc.getProgramLog(handle)) from None
+        else:
+            return str(nvrtc.getProgramLog(handle))
+        finally:
+            nvrtc.destroyProgram(handle)
+
+    return compile_one
+
+
+def main() -> None:
+    """Print a table a program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--architecture", default="sm_90")
+    parser.add_argument("--match", default="", help="only files whose name contains this")
+    options = parser.parse_args()
+    for title, kernels in resources(wheel(), options.architecture, options.match):
+        print("\n".join(lines(title, kernels)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

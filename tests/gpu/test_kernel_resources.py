@@ -1,0 +1,21 @@
+"""What the backend's kernels take of this GPU, as the NVRTC that is used here compiles them."""
+
+import cupy
+
+from bench import kernel_resources
+from prover.backends.cuda.program import HERE
+from prover.curves import CURVES
+
+
+def test_no_kernel_of_g1_spills(resources_told):
+    architecture = f"sm_{cupy.cuda.Device().compute_capability}"
+    found = dict(kernel_resources.resources(kernel_resources.of_cupy(), architecture))
+    for title, kernels in found.items():
+        resources_told.extend(kernel_resources.lines(title, kernels))
+    assert all(found.values())
+    files = {path.name for path in HERE.glob("*.cu")}
+    assert {title.split()[0] for title in found} == files
+    g1 = {title: kernels for title, kernels in found.items() if title.endswith(" G1")}
+    assert len(g1) == 2 * len(CURVES)
+    spilled = {(t, k.name): k.spilled for t, kernels in g1.items() for k in kernels if k.spilled}
+    assert not spilled
