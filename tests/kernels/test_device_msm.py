@@ -46,6 +46,41 @@ def test_buckets_of_every_length(check, points, scalars):
     check(600, points, scalars)
 
 
+class AsOnH200(emulated.EmulatedKernels):
+    """With as many blocks at once."""
+
+    def resident_blocks(self, name, threads):
+        return 132 * 4
+
+
+@pytest.mark.parametrize("scalars", ["random", "one", "equal", "mix 35/35/30"])
+@pytest.mark.parametrize("n", [1, 9, 300])
+def test_few_points_on_a_large_device(libraries, model, group, n, scalars):
+    """The workspace grows with them, and holds what any scalars want."""
+    curve, rng = curves.CURVES[model.name], np.random.default_rng(n)
+    kernels = AsOnH200(emulated.Path(libraries[model.name, group]._library._name))
+    points = gpu_inputs.pick_points(gpu_inputs.few_points(curve, group, rng), n, "distinct", rng)
+    values = gpu_inputs.scalars(curve, n, scalars, rng)
+    result = on_device(kernels, emulated.aligned, curve, group, points, values)
+    assert np.array_equal(result, on_cpu(curve, group, points, values))
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("curve", curves.CURVES.values(), ids=str)
+def test_no_scalars_want_more_than_the_workspace_holds(libraries, curve, group):
+    kernels = AsOnH200(emulated.Path(libraries[curve.name, group]._library._name))
+    for n in (1, 2, 31, 1024, 5000, 1 << 14, 1 << 20):
+        room = msm.add_workspace(curve, group, n, kernels)
+        for dense in {0, 1, n // 9, n // 2, n - 1, n} | {1 << k for k in range(21) if 1 << k < n}:
+            windows = msm.choose_windows(curve, dense)
+            wanted = Workspace()
+            blocks = msm._blocks(kernels, windows.count * dense + n - dense)
+            msm._AddBuffers(wanted, windows, 2 * curve.point_bytes(group), blocks)
+            assert wanted.used <= room
+    assert msm.add_workspace(curve, group, 1024, kernels) < 12 << 20
+    assert msm.add_workspace(curve, group, 1 << 20, kernels) > 40 << 20
+
+
 @pytest.fixture
 def sorting(libraries):
     return libraries["bn128", 1]

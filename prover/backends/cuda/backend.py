@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -15,6 +15,7 @@ from prover.backends.cpu.backend import CpuBackend
 from prover.backends.cuda.device import Array, Device
 from prover.backends.cuda.matrices import Matrices, compress
 from prover.backends.cuda.point_sums import DevicePointSums, PointSums, Sorted
+from prover.backends.cuda.program import memory_errors
 from prover.backends.cuda.resident import Resident
 from prover.backends.cuda.transform import Transform
 from prover.curves import SCALAR_BYTES, Curve
@@ -88,18 +89,19 @@ class CudaBackend(Backend):
             # If memory was lost to others or to gaps: once more, with nothing kept.
             for keeping in (True, False):
                 try:
-                    self._device.prepare(key.curve)
-                    with bigmem.layer("prep MSM"):
-                        room = self._room(key) if keeping else 0
-                        # What a proof that failed has left may use memory that is free now.
-                        self._device.rejoin()
-                    return self._sums(key, operands, drop, room)
+                    with memory_errors():
+                        self._device.prepare(key.curve)
+                        with bigmem.layer("prep MSM"):
+                            room = self._room(key) if keeping else 0
+                            # What a proof that failed has left may use memory that is free now.
+                            self._device.rejoin()
+                        return self._sums(key, operands, drop, room)
                 except MemoryError as error:
                     refused = str(error)  # its frames hold what was allocated
                 self._give_back()
         raise OutOfDeviceMemory(
-            f"{key.path}: a proof needs {format_size(self._least_vector_bytes(key))} of GPU memory "
-            "for its vectors and some for its matrices and sums, of "
+            f"{key.path}: a proof needs {format_size(self._least_bytes(key))} of GPU memory "
+            "for its vectors and sums and some for its matrices, of "
             f"{format_size(self._device.limit)} that may be used{_last(refused)}; use --backend cpu"
         )
 
@@ -368,10 +370,18 @@ class CudaBackend(Backend):
     def _workspace(self, curve: Curve, group: int, n: int) -> int:
         return self._point_sums.workspace(curve, group, n)
 
-    def _least_vector_bytes(self, key: ProvingKey) -> int:
-        """w, two vectors of the domain, and the twiddles."""
-        scalars = key.signals + 2 * key.domain
-        return scalars * SCALAR_BYTES + Transform.table_bytes(key.domain)
+    def _least_bytes(self, key: ProvingKey) -> int:
+        """For the transforms, the sum over h, and that over w in G2, with nothing kept."""
+        w, h = key.signals * SCALAR_BYTES, key.domain * SCALAR_BYTES
+        wanted = [w + 2 * h]
+        with suppress(MemoryError):  # too little even to load the kernels, which would tell
+            wanted.append(w + h + self._least_sum_bytes(key.curve, 1, key.domain))
+            wanted.append(w + self._least_sum_bytes(key.curve, 2, key.signals))
+        return max(wanted) + Transform.table_bytes(key.domain)
+
+    def _least_sum_bytes(self, curve: Curve, group: int, n: int) -> int:
+        chunk, buffers = (n, 1) if n <= _LEAST_CHUNK else (_LEAST_CHUNK, 2)
+        return self._workspace(curve, group, chunk) + buffers * chunk * curve.point_bytes(group)
 
     def _give_back(self) -> None:
         self._resident.shrink(0)

@@ -100,8 +100,7 @@ def most_scalars(curve: Curve) -> int:
 @cache
 def tail_bytes(curve: Curve, group: int) -> int:
     """Bytes that `add_points` wants for its result."""
-    most = max(windows.count for windows in possible(curve.r.bit_length()))
-    return (most + 2) * 2 * curve.point_bytes(group)
+    return (_most_windows(curve) + 2) * 2 * curve.point_bytes(group)
 
 
 def sort_workspace(curve: Curve, n: int) -> int:
@@ -117,7 +116,8 @@ def add_workspace(curve: Curve, group: int, n: int, kernels: Kernels) -> int:
     # Fewer dense scalars make more, narrower windows, and those have fewer buckets.
     counted = Workspace()
     windows = choose_windows(curve, n)
-    _AddBuffers(counted, windows, 2 * curve.point_bytes(group), _resident(kernels) * WAVES)
+    blocks = _blocks(kernels, _most_windows(curve) * n)
+    _AddBuffers(counted, windows, 2 * curve.point_bytes(group), blocks)
     return counted.used
 
 
@@ -204,9 +204,7 @@ def add_points(
         `tail_bytes` on the device; it holds the result.
     """
     windows = scalars.windows
-    entries = windows.count * scalars.dense + scalars.ones_count
-    wanted = max(1, _divide(entries, ADD_THREADS * SHORTEST_PART))
-    blocks = min(_resident(kernels) * WAVES, wanted)
+    blocks = _blocks(kernels, windows.count * scalars.dense + scalars.ones_count)
     space = Workspace(workspace)
     xyzz = 2 * curve.point_bytes(group)
     buffers = _AddBuffers(space, windows, xyzz, blocks)
@@ -389,8 +387,15 @@ def _reduce(kernels: Kernels, windows: Windows, buffers: _AddBuffers, sums: Any)
     )
 
 
-def _resident(kernels: Kernels) -> int:
-    return kernels.resident_blocks("accumulate_runs", ADD_THREADS)
+@cache
+def _most_windows(curve: Curve) -> int:
+    return max(windows.count for windows in possible(curve.r.bit_length()))
+
+
+def _blocks(kernels: Kernels, entries: int) -> int:
+    """Blocks that add up so many points, or fewer."""
+    resident = kernels.resident_blocks("accumulate_runs", ADD_THREADS)
+    return min(resident * WAVES, max(1, _divide(entries, ADD_THREADS * SHORTEST_PART)))
 
 
 def _divide(a: int, b: int) -> int:
