@@ -18,10 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import gpu_checks, gpu_commands, gpu_msm, gpu_times, machine
-from bench.gpu_run import Run, describe_gpu
+from bench.gpu_run import Run, describe_gpu, gpu_line
 from prover.backends.cuda.device import Device
 from prover.backends.cuda.program import HERE, compiled
 from prover.curves import CURVES
+from prover.errors import UnavailableBackend
 
 PROGRAMS = [
     *((HERE / file, None) for file in ("sort.cu", "scalars.cu")),
@@ -90,7 +91,11 @@ def main() -> int:
         path, group = PROGRAMS[int(options.compile[1])]
         compiled(options.compile[0], path, group)
         return 0
-    device = Device(notify=lambda line: print(line, flush=True))
+    try:
+        device = Device(notify=lambda line: print(line, flush=True))
+    except UnavailableBackend as error:
+        print(f"gpu: {error}", file=sys.stderr)
+        return 2
     run = Run(device, options.seconds)
     run.figures["gpu"] = describe_gpu()
     run.figures["uploads"] = device.uploads
@@ -111,7 +116,8 @@ def main() -> int:
             device.free_unused()
             print(f"-- {title}: {time.perf_counter() - start:.1f} s", flush=True)
             run.figures["checks"] = {"made": run.checked, "failed": run.failures}
-            machine.write_results(options, run.figures, machine.markdown_page(run.tables))
+            page = machine.markdown_page(run.tables, gpu_line(run.figures["gpu"]))
+            machine.write_results(options, run.figures, page)
     print(f"{run.checked} checks; failures: {run.failures or 'none'}", flush=True)
     return 1 if run.failures else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,3 +111,12 @@ def describe_gpu() -> dict[str, Any]:
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "cupy": cupy.__version__,
     }
+
+
+def gpu_line(gpu: Mapping[str, Any]) -> str:
+    """What `describe_gpu` has found, as a line."""
+    driver = f"{gpu['cuda'] // 1000}.{gpu['cuda'] % 1000 // 10}"
+    return (
+        f"GPU: {gpu['gpu']}, {gpu['multiprocessors']} multiprocessors, {gpu['memory_gib']} GiB, "
+        f"driver for CUDA {driver}, NVRTC {gpu['nvrtc']}, CuPy {gpu['cupy']}."
+    )

@@ -131,6 +131,8 @@ def measure_matrices(run: Run, logs: list[int]) -> None:
                 products = work.arithmetic_share(run.figures, curve, ms)
                 copies = work.copy_share(run.figures, ms)
                 held = run.device.held / machine.MIB
+                del w  # or the next one would come beside it
+                run.device.free_unused()
                 cells = [curve.title, f"2^{log}", kind, f"{ms:.3f}", percent(products)]
                 cells += [percent(copies), f"{held:.0f}", f"{seconds:.2f}"]
                 run.row("Sparse products", head, cells)

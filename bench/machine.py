@@ -132,12 +132,12 @@ def markdown_table(rows: Sequence[Sequence[str]], names: int = 1) -> list[str]:
     return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in body)]
 
 
-def markdown_page(tables: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """Tables, by title, and the machine's description."""
+def markdown_page(tables: Mapping[str, Sequence[Sequence[str]]], *more: str) -> str:
+    """Tables, by title, and the machine's description, with more lines after it."""
     lines = []
     for title, rows in tables.items():
         lines += [f"**{title}**", "", *markdown_table(rows), ""]
-    return "\n".join([*lines, f"Machine: {summary()}.", ""])
+    return "\n".join([*lines, f"Machine: {summary()}.", *more, ""])
 
 
 def in_regime(regime: str, module: str, *words: str) -> Any:

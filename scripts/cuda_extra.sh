@@ -5,7 +5,7 @@
 set -euo pipefail
 venv=$1
 
-fail() { echo "test-gpu: $*" >&2; exit 1; }
+fail() { echo "no GPU to run on: $*" >&2; exit 1; }
 
 command -v nvidia-smi >/dev/null ||
   fail "no NVIDIA driver here (nvidia-smi is missing); run this on a machine with an NVIDIA GPU."

@@ -187,6 +187,8 @@ def test_sparse_products_show_both_ceilings(run, one_run):
     assert nonzero[0] == pytest.approx(6 * 1024 / 60e6 / 2)
     assert 0.5 < nonzero[1] / nonzero[0] < 0.8
     assert rows[0]["of the copies' rate"] == percent(run.figures["matrices"][0]["copy_share"])
+    # None with the witness of the one before beside its own
+    assert len({row["held_mib"] for row in run.figures["matrices"]}) == 1
 
 
 def test_large_proofs_wait_for_time_that_is_there():

@@ -1,5 +1,6 @@
 """What docs/gpu.md shows is what was measured, and what it says can be asked for."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu_run import gpu_line
 from bench.insert import insert
 from prover import backends
 
@@ -15,7 +17,11 @@ PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 
 
 def test_tables_are_the_committed_results() -> None:
-    assert (ROOT / "bench" / "results" / "gpu.md").read_text(encoding="utf-8").strip() in PAGE
+    results = ROOT / "bench" / "results"
+    table = (results / "gpu.md").read_text(encoding="utf-8").strip()
+    assert table in PAGE
+    figures = json.loads((results / "gpu.json").read_text(encoding="utf-8"))
+    assert table.splitlines()[-1] == gpu_line(figures["gpu"])
 
 
 def test_thresholds_are_those_of_the_code() -> None:
