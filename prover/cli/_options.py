@@ -84,10 +84,12 @@ def backend_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int = 
 
     Raises
     ------
-    UnavailableBackend
+    UnavailableBackend, UsageError
     """
     from prover.backends import get_backend
 
+    if arguments.backend == "cpu" and arguments.device_memory is not None:
+        raise UsageError("--device-memory is of a GPU, which --backend cpu does not use")
     return get_backend(
         arguments.backend,
         threads=arguments.threads,

@@ -119,6 +119,8 @@ def test_devices_that_are_no_numbers(multiplier, cli, folder, refused, devices):
 def test_devices_are_not_the_cpus(multiplier, cli, folder, refused):
     words = ("batch", multiplier.key, multiplier.witness, "-o", folder)
     assert "--backend cpu" in refused(cli(*words, "--devices", 0, "--backend", "cpu"), folder)
+    limited = cli(*words, "--device-memory", "1GiB", "--backend", "cpu")
+    assert "--device-memory is of a GPU" in refused(limited, folder)
 
 
 def test_devices_without_cupy(multiplier, cli, folder, refused, monkeypatch):
