@@ -2,10 +2,10 @@
 
     python -m bench.pipeline --log2 14 16 [--backend cpu] [--circuits 10] [--runs 5] [-o FOLDER]
 
-A run is a fresh process that proves so many circuits with one key, after one proof that does not
-count. Runs are interleaved: each round makes one of every cell, in an order of its own. Every
-proof is verified from its files. Each run is kept in FOLDER/runs.jsonl as soon as it is made, and
-the same command goes on where it was stopped; tables and pictures show what there is by then.
+A run is a fresh process that proves so many circuits with one key, after two that do not count.
+Runs are interleaved: each round makes one of every cell, in an order of its own. Every proof is
+verified from its files. Each run is kept in FOLDER/runs.jsonl as soon as it is made, and the same
+command goes on where it was stopped; tables and pictures show what there is by then.
 
 The exit code is 1 if a run failed, its proofs were wrong, or more than 1 % of its wall time was
 explained by none of its layers.
@@ -298,7 +298,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"pipeline: {error}", file=sys.stderr)
         return 2
     if left := comparison.left(journal):
-        console.print(f"{left} runs are not made yet; the same command makes them")
+        console.print(f"{left} runs are not made yet, or failed; the same command makes them")
     results = pipeline_report.summarize(
         comparison.settings,
         {cell: journal.runs(cell) for cell in comparison.cells},
