@@ -1,5 +1,8 @@
 """Compressed rows of a key's matrices, and their products."""
 
+import threading
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,41 @@ def test_pieces_share_coefficients(curve, device, generator, random_scalars, mon
     monkeypatch.setattr(matrices, "_MOST_KNOWN", 4)
     compressed = assert_equal_products(curve, device, terms(curve, keys, values), witness)
     assert len(few) < len(compressed.coefficients) < len(values)
+
+
+def parts(compressed):
+    return [getattr(compressed, part.name).tolist() for part in fields(compressed)]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+@pytest.mark.parametrize("threads", ["given", "refused at once", "refused later"])
+def test_the_order_of_threads_does_not_tell(
+    curve, generator, random_scalars, monkeypatch, cores, threads
+):
+    """New values come in every piece, some of them in several that are read at a time."""
+    monkeypatch.setattr(matrices, "_PIECE_TERMS", 64)
+    values = random_scalars((400,))[np.sort(generator.integers(0, 400, 3000))]
+    values[::5] = values[generator.integers(0, 3000, 600)]
+    coefficients = terms(curve, random_keys(generator, 3000, "none"), values)
+    monkeypatch.setattr(matrices.os, "sched_getaffinity", lambda _: {0})
+    expected = compress(coefficients, DOMAIN)
+    assert len(expected.coefficients) == len(np.unique(values, axis=0))
+
+    monkeypatch.setattr(matrices.os, "sched_getaffinity", lambda _: set(range(cores)))
+    allowed = {"given": 1 << 20, "refused at once": 0, "refused later": 4}[threads]
+    started, start = [0], threading.Thread.start
+
+    def refuse(thread):
+        started[0] += 1
+        if started[0] > allowed:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    told = []
+    found = compress(coefficients, DOMAIN, lambda rows: told.append(len(rows)))
+    assert parts(found) == parts(expected)
+    assert sum(told) >= len(coefficients)
 
 
 def test_values_of_one_hash(curve, device, generator, random_scalars):

@@ -1,7 +1,10 @@
 """The matrices A and B of a key in compressed rows, and their products with a witness."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,8 @@ LONG_ROW_THREADS = 128
 _SHORT_ROW_THREADS = 128
 _PIECE_TERMS = 1 << 18
 _MOST_KNOWN = 1 << 20
+
+_T = TypeVar("_T")
 
 _MULTIPLIERS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
@@ -106,17 +111,31 @@ def compress(
     domain
         N.
     drop
-        Told of each piece of the records that has been read.
+        Told of each piece of the records that has been read, by several threads.
     """
     count = len(coefficients)
     rows = np.empty(count, np.uint32)
     entries = np.empty((count, 2), np.uint32)
     known = _Coefficients()
-    for start, records in _pieces(coefficients, drop):
-        piece = slice(start, start + len(records))
+
+    def read(start: int) -> tuple[NDArray[np.intp], Bytes]:
+        """Read a piece, except for the coefficients that are not known: where and what they are."""
+        piece = slice(start, min(start + _PIECE_TERMS, count))
+        records = coefficients[piece].view(COEFFICIENT).reshape(-1)
         rows[piece] = records["matrix"] * np.uint32(domain) + records["constraint"]
         entries[piece, 0] = records["signal"]
-        entries[piece, 1] = known.indices(np.ascontiguousarray(records["value"]))
+        values = np.ascontiguousarray(records["value"])
+        entries[piece, 1], unknown = known.find(values)
+        drop(coefficients[piece])
+        return start + unknown, values[unknown]
+
+    # Most circuits have no coefficient that the first piece has not. What is unknown is kept.
+    pieces = range(0, count, _PIECE_TERMS)
+    threads = len(os.sched_getaffinity(0))
+    for begin in (0, *range(1, len(pieces), 2 * threads)):
+        end = begin + 2 * threads if begin else 1
+        for unknown, values in _side_by_side(read, pieces[begin:end], threads):
+            entries[unknown, 1] = known.add(values)
     order = _by_row(rows, domain)
     if order is not None:
         rows, entries = rows[order], entries[order]
@@ -135,13 +154,13 @@ def compress(
     )
 
 
-def _pieces(
-    coefficients: Bytes, drop: Callable[[Bytes], None]
-) -> Iterator[tuple[int, NDArray[np.void]]]:
-    for start in range(0, len(coefficients), _PIECE_TERMS):
-        piece = coefficients[start : start + _PIECE_TERMS]
-        yield start, piece.view(COEFFICIENT).reshape(-1)
-        drop(piece)
+def _side_by_side(work: Callable[[int], _T], items: range, threads: int) -> list[_T]:
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            started = [pool.submit(work, item) for item in items]
+    except RuntimeError:  # no more threads can be started
+        return [work(item) for item in items]
+    return [one.result() for one in started]
 
 
 def _by_row(rows: NDArray[np.uint32], domain: int) -> NDArray[np.intp] | None:
@@ -161,7 +180,7 @@ class _Coefficients:
     """The different values of a key: a circuit has few, such as 1, -1 and powers of two.
 
     A value's index is where it stands among all. Of a key with very many, only the first are
-    known again.
+    known again. Several threads may find values at a time.
     """
 
     def __init__(self) -> None:
@@ -173,23 +192,24 @@ class _Coefficients:
         self._by_hash = np.empty(0, np.intp)  # their indices
 
     def values(self) -> Bytes:
-        return np.concatenate(self._pieces)
+        return np.concatenate(self._pieces) if self._pieces else np.empty((0, 32), np.uint8)
 
-    def indices(self, values: Bytes) -> NDArray[np.uint32]:
-        """The index of each value, shape (n, 32); new ones get new indices."""
+    def find(self, values: Bytes) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+        """The index of each value, shape (n, 32), and which are not known."""
+        if len(self._hashes) == 0:
+            return np.zeros(len(values), np.uint32), np.arange(len(values))
+        words = values.view(np.uint64)
+        places = np.searchsorted(self._hashes, _hashes_of(words))
+        found = self._by_hash[np.minimum(places, len(self._hashes) - 1)]
+        missing = np.flatnonzero((self._words[found] != words).any(axis=1))
+        return found.astype(np.uint32), missing
+
+    def add(self, values: Bytes) -> NDArray[np.intp]:
+        """The index of each value; new ones get new indices."""
+        if len(values) == 0:
+            return np.empty(0, np.intp)
         words = values.view(np.uint64)
         hashes = _hashes_of(words)
-        found = np.full(len(words), -1)
-        if len(self._hashes) > 0:
-            places = np.searchsorted(self._hashes, hashes)
-            found = self._by_hash[np.minimum(places, len(self._hashes) - 1)]
-            found[(self._words[found] != words).any(axis=1)] = -1
-        missing = np.flatnonzero(found < 0)
-        if len(missing) > 0:
-            found[missing] = self._add(words[missing], hashes[missing])
-        return found.astype(np.uint32)
-
-    def _add(self, words: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         if not np.array_equal(words[first[inverse]], words):  # two values of one hash
             _, first, inverse = np.unique(words, axis=0, return_index=True, return_inverse=True)
