@@ -7,13 +7,13 @@ and c of each circuit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import bigmem
 from bench import machine
-from bench.core.contenders import Contender, NotInstalled
+from bench.core.contenders import GLIBC, JEMALLOC, MIMALLOC, Contender, NotInstalled
 
 MODES = ("seed", "normal")
 """a, b, c made ahead on the host and handed over, as in the origin story; or made in the proof."""
@@ -77,16 +77,11 @@ class Policy:
 
 
 def _malloc(
-    name: str,
-    meaning: str,
-    huge: Mapping[str, str],
-    library: str | None = None,
-    package: str | None = None,
-    **environment: str,
+    name: str, meaning: str, malloc: Contender, huge: Mapping[str, str], **environment: str
 ) -> Policy:
     """What a program gets that changes its malloc and nothing else."""
-    contender = Contender(name, None, environment, library, package)
-    return Policy(name, meaning, "system", "system", malloc=contender, ask_for_huge=huge)
+    malloc = replace(malloc, name=name, environment=environment)
+    return Policy(name, meaning, "system", "system", malloc=malloc, ask_for_huge=huge)
 
 
 _GLIBC_HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -117,18 +112,15 @@ POLICIES = {
                "recycle", "pinned", "early"),
         Policy("pinned ahead", "recycle+pinned, in memory that was pinned before the batch, as a "
                "process that stays has it", "recycle", "pinned", "early", ahead=True),
-        _malloc("glibc", "malloc and free of glibc", _GLIBC_HUGE),
-        _malloc("jemalloc", "malloc and free of jemalloc", {"MALLOC_CONF": "thp:always"},
-                "jemalloc", "libjemalloc2"),
-        _malloc("mimalloc", "malloc and free of mimalloc", _MIMALLOC_HUGE,
-                "mimalloc", "libmimalloc2.0"),
+        _malloc("glibc", "malloc and free of glibc", GLIBC, _GLIBC_HUGE),
+        _malloc("jemalloc", "malloc and free of jemalloc", JEMALLOC, {"MALLOC_CONF": "thp:always"}),
+        _malloc("mimalloc", "malloc and free of mimalloc", MIMALLOC, _MIMALLOC_HUGE),
         # Heaps of other arenas than the first are too small for large blocks: those are mapped.
         _malloc("glibc tuned", "glibc, told to keep all that is freed: in one arena, with nothing "
-                "mapped by itself", _GLIBC_HUGE, MALLOC_ARENA_MAX="1", MALLOC_MMAP_MAX_="0",
+                "mapped by itself", GLIBC, _GLIBC_HUGE, MALLOC_ARENA_MAX="1", MALLOC_MMAP_MAX_="0",
                 MALLOC_TRIM_THRESHOLD_=str(1 << 40)),
         _malloc("jemalloc tuned", "jemalloc, told to keep large blocks, too, for ten seconds",
-                {"MALLOC_CONF": f"{_KEEP_LARGE},thp:always"}, "jemalloc", "libjemalloc2",
-                MALLOC_CONF=_KEEP_LARGE),
+                JEMALLOC, {"MALLOC_CONF": f"{_KEEP_LARGE},thp:always"}, MALLOC_CONF=_KEEP_LARGE),
     )
 }  # fmt: skip
 

@@ -25,7 +25,6 @@ from bigmem.cuda import PinnedAllocator
 from bigmem.sizes import format_size
 from prover.backends import get_backend
 from prover.backends.base import GROUPS, PHASES, Backend
-from prover.curves import SCALAR_BYTES
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.pipeline.batch import write
@@ -165,7 +164,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     start = time.monotonic()
     if policy.ahead:
         assert isinstance(owners["assignments"], PinnedAllocator)
-        owners["assignments"].prefault(_whole_units(circuits.engine, key, options.mode))
+        owners["assignments"].prefault(_whole_units(circuits.engine))
     prefault = time.monotonic() - start
     reclaimed = processor_seconds(reclaimers() - others)
     device = sum(backend.device_seconds().values())
@@ -210,7 +209,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         errors.append(str(error))
     rounding = 0
     if policy.assignments in _ARENAS:
-        rounding = _most_rounding(circuits.engine, key, options.mode)
+        rounding = _most_rounding(circuits.engine)
     if run["held_bytes"] > run["budget_bytes"] + rounding:
         held, budget = format_size(run["held_bytes"]), format_size(run["budget_bytes"])
         errors.append(f"the assignments held {held}, and the budget was {budget}")
@@ -219,21 +218,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return run
 
 
-def _vectors(key: ProvingKey, mode: str) -> list[int]:
-    """The sizes of an assignment's vectors: w, and in seed mode a, b and c."""
-    return [key.signals * SCALAR_BYTES] + [key.domain * SCALAR_BYTES] * (3 if mode == "seed" else 0)
-
-
-def _whole_units(engine: Engine, key: ProvingKey, mode: str) -> int:
+def _whole_units(engine: Engine) -> int:
     """What as many assignments as there may be take of an arena."""
-    units = sum(-(-nbytes // _UNIT) for nbytes in _vectors(key, mode))
-    return units * _UNIT * (engine.assignment_bytes // engine.circuit_bytes)
+    units = sum(-(-nbytes // _UNIT) for nbytes in engine.vector_bytes)
+    return units * _UNIT * _assignments(engine)
 
 
-def _most_rounding(engine: Engine, key: ProvingKey, mode: str) -> int:
+def _most_rounding(engine: Engine) -> int:
     """What arenas may take for two masks and all assignments beyond their sizes."""
-    assignments = engine.assignment_bytes // engine.circuit_bytes
-    return _UNIT * (2 + len(_vectors(key, mode)) * assignments)
+    return _UNIT * (2 + len(engine.vector_bytes) * _assignments(engine))
+
+
+def _assignments(engine: Engine) -> int:
+    return engine.assignment_bytes // engine.circuit_bytes
 
 
 def main() -> int:

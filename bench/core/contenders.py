@@ -1,7 +1,7 @@
 """What is compared, and how a process is set up for it."""
 
 import ctypes.util
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import bigmem
@@ -67,6 +67,10 @@ class Contender:
         return {**self.environment, "LD_PRELOAD": found}
 
 
+GLIBC = Contender("glibc")
+JEMALLOC = Contender("jemalloc", library="jemalloc", package="libjemalloc2")
+MIMALLOC = Contender("mimalloc", library="mimalloc", package="libmimalloc2.0")
+
 OUT = Contender("out=")
 NUMPY = Contender("numpy")
 RECYCLE = Contender("recycle", "recycle")
@@ -81,8 +85,8 @@ MALLOCS = (
             f":glibc.malloc.trim_threshold={_NEVER}"
         },
     ),
-    Contender("numpy, jemalloc", library="jemalloc", package="libjemalloc2"),
-    Contender("numpy, mimalloc", library="mimalloc", package="libmimalloc2.0"),
+    replace(JEMALLOC, name="numpy, jemalloc"),
+    replace(MIMALLOC, name="numpy, mimalloc"),
     Contender("numpy, tcmalloc", library="tcmalloc_minimal", package="libtcmalloc-minimal4"),
 )
 POLICIES = (Contender("mapped", "mapped"), Contender("dontneed", "dontneed"), DEFERRED, RECYCLE)

@@ -155,8 +155,8 @@ class Synthesis:
     ----------
     masks
         Of the key.
-    nbytes, mask_bytes
-        What an assignment and the masks take, in whole pages.
+    vector_bytes, nbytes, mask_bytes
+        What each vector of an assignment, all of it and the masks take, in whole pages.
     """
 
     def __init__(
@@ -175,9 +175,9 @@ class Synthesis:
         self._backend = CpuBackend(threads)
         self.masks = Masks.of(key, allocator)
         self.mask_bytes = 2 * _held_bytes(key.signals)
-        self.nbytes = _held_bytes(key.signals * SCALAR_BYTES)
-        if vectors:
-            self.nbytes += 3 * _held_bytes(key.domain * SCALAR_BYTES)
+        rows = [key.signals, *[key.domain] * 3] if vectors else [key.signals]
+        self.vector_bytes = tuple(_held_bytes(count * SCALAR_BYTES) for count in rows)
+        self.nbytes = sum(self.vector_bytes)
 
     def make(self, witness: Witness, returned: Callable[[int], None]) -> Assignment:
         """The assignment of a witness; ``returned`` is told of bytes when they are released.

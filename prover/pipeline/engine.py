@@ -59,8 +59,9 @@ class Engine:
 
     Attributes
     ----------
-    circuit_bytes, mask_bytes
-        What the assignment of a circuit takes of ``assignments``, and what the masks take.
+    vector_bytes, circuit_bytes, mask_bytes
+        What each vector of an assignment takes of ``assignments``, what they take together, and
+        what the masks take.
     assignment_bytes
         What all assignments take together at most.
 
@@ -97,6 +98,7 @@ class Engine:
             allocator=self._assignments,
             threads=threads,
         )
+        self.vector_bytes = self._synthesis.vector_bytes
         self.circuit_bytes = each = self._synthesis.nbytes
         self.mask_bytes = self._synthesis.mask_bytes
         self.assignment_bytes = (

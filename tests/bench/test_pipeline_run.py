@@ -159,21 +159,22 @@ def test_the_cells_of_a_gpu_run_over_an_emulated_one(
     _core.FakeCuda()  # what is left undone is done
 
 
-@pytest.mark.parametrize(("mode", "vectors"), [("normal", 1), ("seed", 4)])
+@pytest.mark.parametrize("vectors", [1, 4])
 @pytest.mark.parametrize("signals", [1 << 16, (1 << 16) + 1, 3 << 15, 70_000])
 def test_what_is_pinned_ahead_holds_all_assignments(
-    mode: str, vectors: int, signals: int, monkeypatch: pytest.MonkeyPatch
+    vectors: int, signals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of any number of signals: large blocks begin at whole units, and these are not whole."""
+    """In both modes, of any number of signals: large blocks begin at whole units."""
     fake = _core.FakeCuda()
     monkeypatch.setattr(driver, "_addresses", fake.functions)
     monkeypatch.setattr(driver, "_loaded", None)
     sizes = [32 * signals, *[32 << 16] * 3][:vectors]
-    key: Any = argparse.Namespace(signals=signals, domain=1 << 16)
-    engine: Any = argparse.Namespace(circuit_bytes=sum(sizes), assignment_bytes=2 * sum(sizes))
+    engine: Any = argparse.Namespace(
+        vector_bytes=sizes, circuit_bytes=sum(sizes), assignment_bytes=2 * sum(sizes)
+    )
     with PinnedAllocator() as allocator:
         masks = [allocator.allocate(signals) for _ in range(2)]
-        allocator.prefault(pipeline_run._whole_units(engine, key, mode))
+        allocator.prefault(pipeline_run._whole_units(engine))
         hits, peak = allocator.stats().warm_hits, allocator.stats().peak_resident
         held = [[allocator.allocate(size) for size in sizes] for _ in range(2)]
         for _ in range(3):
@@ -183,7 +184,7 @@ def test_what_is_pinned_ahead_holds_all_assignments(
         stats = allocator.stats()
         assert stats.warm_hits == hits + 5 * vectors
         assert stats.peak_resident == peak
-        rounding = pipeline_run._most_rounding(engine, key, mode)
+        rounding = pipeline_run._most_rounding(engine)
         assert peak <= 2 * signals + engine.assignment_bytes + rounding
         del masks, held, block
     gc.collect()

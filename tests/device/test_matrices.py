@@ -137,6 +137,12 @@ def test_the_order_of_threads_does_not_tell(
     assert sum(told) >= len(coefficients)
 
 
+def test_a_key_without_terms(curve, device, generator, random_scalars):
+    witness = witness_of(curve, generator, random_scalars)
+    compressed = assert_equal_products(curve, device, terms(curve, [(0, 0, 0)], 0)[:0], witness)
+    assert len(compressed.coefficients) == len(compressed.entries) == 0
+
+
 def test_values_of_one_hash(curve, device, generator, random_scalars):
     values = random_scalars((40,))
     twins = values.copy()

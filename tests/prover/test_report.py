@@ -385,4 +385,6 @@ def test_batch_fails_if_it_cannot_explain_its_time(batch, monkeypatch):
     monkeypatch.setattr(LayerReport, "unexplained_s", 60.0)
     outcome, _ = batch()
     assert outcome.code == 2
-    assert "% of the proofs' time is unexplained (60000.0 ms of" in outcome.err.splitlines()[-1]
+    line = outcome.err.splitlines()[-1]
+    assert line.startswith("prover: ")
+    assert "% of the proofs' time is unexplained (60000.0 ms of" in line

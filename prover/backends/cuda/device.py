@@ -1,7 +1,6 @@
 """One GPU through CuPy: memory, copies, kernels and when they are compiled."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -19,6 +18,7 @@ from prover.backends.cuda.program import (
     first_line,
     no_compiler,
 )
+from prover.backends.cuda.side_by_side import side_by_side
 from prover.backends.cuda.staging import Staging
 from prover.curves import Curve
 from prover.errors import UnavailableBackend
@@ -251,17 +251,9 @@ class Device:
             return
         title = f"CUDA kernels for {curve.title}"
         with bigmem.layer("kernels"), _preparing, announced(title, self._notify):
-            modules = self._all_compiled(curve, wanted)
+            modules = side_by_side(lambda name: self._compiled(curve, *name), wanted, len(wanted))
             for name, module in zip(wanted, modules, strict=True):
                 self._programs[curve.name, *name] = Program(module)
-
-    def _all_compiled(self, curve: Curve, names: list[tuple[str, int | None]]) -> list[Any]:
-        try:
-            with ThreadPoolExecutor(len(names)) as pool:
-                started = [pool.submit(self._compiled, curve, *name) for name in names]
-        except RuntimeError:  # no more threads can be started
-            return [self._compiled(curve, *name) for name in names]
-        return [module.result() for module in started]
 
     def program(self, curve: Curve, file: str, group: int | None = None) -> Program:
         """A file of kernels, compiled on first use."""

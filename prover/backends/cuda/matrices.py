@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prover.backends.cuda.device import Array, Bytes, Device
+from prover.backends.cuda.side_by_side import side_by_side
 from prover.curves import Curve
 from prover.formats.zkey import COEFFICIENT
 
@@ -21,8 +20,6 @@ LONG_ROW_THREADS = 128
 _SHORT_ROW_THREADS = 128
 _PIECE_TERMS = 1 << 18
 _MOST_KNOWN = 1 << 20
-
-_T = TypeVar("_T")
 
 _MULTIPLIERS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
@@ -134,7 +131,7 @@ def compress(
     threads = len(os.sched_getaffinity(0))
     for begin in (0, *range(1, len(pieces), 2 * threads)):
         end = begin + 2 * threads if begin else 1
-        for unknown, values in _side_by_side(read, pieces[begin:end], threads):
+        for unknown, values in side_by_side(read, pieces[begin:end], threads):
             entries[unknown, 1] = known.add(values)
     order = _by_row(rows, domain)
     if order is not None:
@@ -152,15 +149,6 @@ def compress(
         short=short[longest_first].astype(np.uint32),
         long=np.flatnonzero(lengths > LONG_ROW).astype(np.uint32),
     )
-
-
-def _side_by_side(work: Callable[[int], _T], items: range, threads: int) -> list[_T]:
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            started = [pool.submit(work, item) for item in items]
-    except RuntimeError:  # no more threads can be started
-        return [work(item) for item in items]
-    return [one.result() for one in started]
 
 
 def _by_row(rows: NDArray[np.uint32], domain: int) -> NDArray[np.intp] | None:
@@ -184,7 +172,7 @@ class _Coefficients:
     """
 
     def __init__(self) -> None:
-        self._pieces: list[Bytes] = []
+        self._pieces = [np.empty((0, 32), np.uint8)]
         self._count = 0
         self._known: dict[bytes, int] = {}
         self._words = np.empty((0, 4), np.uint64)  # of the known values
@@ -192,7 +180,7 @@ class _Coefficients:
         self._by_hash = np.empty(0, np.intp)  # their indices
 
     def values(self) -> Bytes:
-        return np.concatenate(self._pieces) if self._pieces else np.empty((0, 32), np.uint8)
+        return np.concatenate(self._pieces)
 
     def find(self, values: Bytes) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
         """The index of each value, shape (n, 32), and which are not known."""
