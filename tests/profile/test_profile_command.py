@@ -247,15 +247,16 @@ except KeyboardInterrupt:
     process, terminal = pty.fork()
     if process == 0:
         os.execv(sys.executable, [sys.executable, "-m", "bigmem", "profile", "-c", program])
-    seen = b""
+    seen, pressed = b"", False
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
             seen += os.read(terminal, 1000)
         except OSError:  # so a terminal tells that nobody is left
             break
-        if seen.count(b"ready") and b"^C" not in seen:
+        if not pressed and b"ready" in seen:
             os.write(terminal, b"\x03")
+            pressed = True
     os.close(terminal)
     _, status = os.waitpid(process, 0)
     assert b"calm" in seen
