@@ -73,8 +73,8 @@ def times(run: Run, folder: Path) -> list[Part]:
         ("large", lambda: gpu_commands.measure_large(run, folder, 22)),
         ("large sums in G2", lambda: gpu_msm.measure_sums(run, 2, [24])),
         ("large transforms", lambda: gpu_times.measure_transforms(run, [27])),
-        ("kernels", lambda: gpu_times.kernel_report(run)),
         ("large proofs", lambda: gpu_times.measure_proofs(run, [24], [])),
+        ("kernels", lambda: gpu_times.kernel_report(run)),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import bigmem
-from bench import machine
+from bench import kernel_resources, machine
 from bench.gpu_run import Run, events_ms
 from bench.gpu_stand_in import WITNESSES, random_scalars, stand_in, terms_of, witness_values
 from bench.gpu_work import percent, proof_work, sparse_work, split_work
@@ -229,9 +229,10 @@ def _time_proof(
 
 
 def kernel_report(run: Run) -> None:
-    """Registers and local memory of every kernel that ran."""
-    head = ["program", "kernel", "registers", "local bytes"]
-    for title, program in run.device.programs().items():
-        for name, kernel in program.used().items():
-            cells = [title, name, str(kernel.num_regs), str(kernel.local_size_bytes)]
-            run.row("Kernels", head, cells)
+    """Registers, local memory and spills of every kernel, for this GPU."""
+    head = ["program", "kernel", "registers", "local bytes", "spilled"]
+    compiler, architecture = kernel_resources.of_cupy()
+    for title, kernels in kernel_resources.resources(compiler, architecture):
+        for kernel in kernels:
+            figures = (kernel.registers, kernel.local, kernel.spilled)
+            run.row("Kernels", head, [title, kernel.name, *map(str, figures)])

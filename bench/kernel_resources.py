@@ -123,8 +123,9 @@ def wheel() -> Compiler:
     return compile_one
 
 
-def of_cupy() -> Compiler:
-    """NVRTC that CuPy uses."""
+def of_cupy() -> tuple[Compiler, str]:
+    """NVRTC that CuPy uses, and the architecture of the current device."""
+    import cupy
     from cupy.cuda import nvrtc
 
     def compile_one(source: str, options: list[str]) -> str:
@@ -138,7 +139,7 @@ def of_cupy() -> Compiler:
         finally:
             nvrtc.destroyProgram(handle)
 
-    return compile_one
+    return compile_one, f"sm_{cupy.cuda.Device().compute_capability}"
 
 
 def main() -> None:

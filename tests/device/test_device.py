@@ -63,7 +63,7 @@ def test_without_threads_kernels_are_compiled_in_turn(fake, told, monkeypatch, t
     monkeypatch.setattr(device_module, "Program", lambda module: module)
     monkeypatch.setattr(threading.Thread, "start", start)
     device.prepare(CURVES["bn128"])
-    assert len(device.programs()) == len(device_module._PROGRAMS)
+    assert len(device._programs) == len(device_module._PROGRAMS)
     assert told == []
 
 

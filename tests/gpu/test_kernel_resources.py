@@ -1,15 +1,12 @@
 """What the backend's kernels take of this GPU, as the NVRTC that is used here compiles them."""
 
-import cupy
-
 from bench import kernel_resources
 from prover.backends.cuda.program import HERE
 from prover.curves import CURVES
 
 
 def test_no_kernel_of_g1_spills(resources_told):
-    architecture = f"sm_{cupy.cuda.Device().compute_capability}"
-    found = dict(kernel_resources.resources(kernel_resources.of_cupy(), architecture))
+    found = dict(kernel_resources.resources(*kernel_resources.of_cupy()))
     for title, kernels in found.items():
         resources_told.extend(kernel_resources.lines(title, kernels))
     assert all(found.values())

@@ -1,7 +1,5 @@
 """The kernels compile for the GPU: NVRTC needs no GPU, only its library (a wheel)."""
 
-import ctypes
-import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -58,79 +56,54 @@ NOT_OPTIMISED = "--device-debug"
 CURVES = {"Bn128": "bn128.cuh", "Bls12381": "bls12381.cuh"}
 
 
+OPTIONS = (*program.OPTIONS, "--gpu-architecture=sm_90", "--device-as-default-execution-space")
+
+
 @pytest.fixture(scope="module")
-def nvrtc():
-    files = importlib.metadata.files("nvidia-cuda-nvrtc") or []
-    libraries = [f for f in files if f.name.startswith("libnvrtc.so")]
-    assert libraries, "the wheel nvidia-cuda-nvrtc holds no libnvrtc.so"
-    return ctypes.CDLL(str(libraries[0].locate()))
+def compiler():
+    return kernel_resources.wheel()
 
 
-def compile_for_gpu(nvrtc, source: str, *more_options: str) -> None:
-    """Compile to machine code and fail with the compiler's log."""
-    program = ctypes.c_void_p()
-    created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), b"test.cu", 0, None, None
-    )
-    assert created == 0
-    options = [
-        "--gpu-architecture=sm_90",
-        "--std=c++17",
-        "--device-as-default-execution-space",
-        f"--include-path={KERNELS}",
-        *more_options,
-    ]
-    encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-    result = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    assert result == 0, log.value.decode()
-    assert size.value > 0
-
-
-def test_nvrtc_reports_an_error(nvrtc):
-    with pytest.raises(AssertionError, match="undefined"):
-        compile_for_gpu(nvrtc, "__global__ void f() { undefined(); }")
+def compile_for_gpu(compiler, source: str, *more_options: str) -> None:
+    """Compile to machine code, which the assembler tells of, or fail with the compiler's log."""
+    log = compiler(source, [*OPTIONS, "--ptxas-options=-v", *more_options])
+    assert log.count("Compiling entry function") == source.count("__global__") > 0
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_header_stands_alone(nvrtc, header):
-    compile_for_gpu(nvrtc, f'#include "{header}"\n__global__ void f() {{}}')
+def test_header_stands_alone(compiler, header):
+    compile_for_gpu(compiler, f'#include "{header}"\n__global__ void f() {{}}')
 
 
 @pytest.mark.parametrize("coordinate", ["Fq", "Fq2"])
 @pytest.mark.parametrize("curve", CURVES)
-def test_group_instantiations(nvrtc, curve, coordinate):
+def test_group_instantiations(compiler, curve, coordinate):
     source = GROUP_PROGRAM.format(curve=curve, curve_header=CURVES[curve], coordinate=coordinate)
-    compile_for_gpu(nvrtc, source, NOT_OPTIMISED)
+    compile_for_gpu(compiler, source, NOT_OPTIMISED)
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_scalar_instantiations(nvrtc, curve):
-    compile_for_gpu(nvrtc, SCALAR_PROGRAM.format(curve=curve, curve_header=CURVES[curve]))
+def test_scalar_instantiations(compiler, curve):
+    compile_for_gpu(compiler, SCALAR_PROGRAM.format(curve=curve, curve_header=CURVES[curve]))
 
 
 @pytest.mark.parametrize("curve", program.CLASSES)
-def test_kernels_of_the_cuda_backend(nvrtc, curve):
+def test_kernels_of_the_cuda_backend(compiler, curve):
     source = program.source_of(curve, program.HERE / "scalars.cu")
-    compile_for_gpu(nvrtc, source, NOT_OPTIMISED)
+    compile_for_gpu(compiler, source, NOT_OPTIMISED)
 
 
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("curve", program.CLASSES)
-def test_kernel_of_keys(nvrtc, curve, group):
+def test_kernel_of_keys(compiler, curve, group):
     source = program.source_of(curve, program.HERE / "fixed_base.cu", group)
-    compile_for_gpu(nvrtc, source, NOT_OPTIMISED)
+    compile_for_gpu(compiler, source, NOT_OPTIMISED)
 
 
 @pytest.mark.parametrize("file", ["sort.cu", "msm.cu"])
-def test_no_kernel_of_sums_in_g1_spills(file):
+def test_no_kernel_of_sums_in_g1_spills(compiler, file):
     """On an H200. Those of G2 do."""
-    found = dict(kernel_resources.resources(kernel_resources.wheel(), "sm_90", file))
+    found = dict(kernel_resources.resources(compiler, "sm_90", file))
     assert len(found) == (2 if file == "sort.cu" else 4)
     for title, kernels in found.items():
         entries = (program.HERE / file).read_text().count("__global__ void")
@@ -140,6 +113,6 @@ def test_no_kernel_of_sums_in_g1_spills(file):
             assert not [kernel.name for kernel in kernels if kernel.spilled]
 
 
-def test_what_does_not_compile_is_told_in_the_compilers_words():
+def test_what_does_not_compile_is_told_in_the_compilers_words(compiler):
     with pytest.raises(RuntimeError, match='"undefined" is undefined'):
-        kernel_resources.wheel()("__global__ void f() { undefined(); }", ["--std=c++17"])
+        compiler("__global__ void f() { undefined(); }", list(OPTIONS))

@@ -266,10 +266,3 @@ class Device:
     def _compiled(self, curve: Curve, file: str, group: int | None) -> Any:
         with self._device:
             return compiled(curve.name, HERE / file, group, self._device.id)
-
-    def programs(self) -> dict[str, Program]:
-        """The programs compiled so far, by a title."""
-        return {
-            " ".join(str(part) for part in (curve, file, group) if part is not None): program
-            for (curve, file, group), program in self._programs.items()
-        }

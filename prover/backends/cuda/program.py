@@ -123,10 +123,6 @@ class Program:
         host: NDArray[np.uint8] = cupy.asnumpy(data)
         return host
 
-    def used(self) -> dict[str, Any]:
-        """CuPy's kernels by name, of those that were asked for."""
-        return dict(self._functions)
-
 
 _locks: defaultdict[tuple[object, ...], Lock] = defaultdict(Lock)
 
