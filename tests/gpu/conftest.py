@@ -6,6 +6,7 @@ These tests never pass for want of a GPU: collecting them without one ends the r
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # compile anew, as a cached program ha
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "prover" / "kernels"
 CLASSES = {"bn128": "Bn128", "bls12381": "Bls12381"}
+ARITHMETICS = {"portable": "Portable<prover::u32>", "ptx": "Ptx"}
 THREADS = 64
 
 Affine = tuple["Element", "Element"] | None
@@ -79,7 +82,8 @@ class Program:
         return sum(map(int, stores))
 
 
-PROGRAMS: dict[tuple[str, ...], Program] = {}
+PROGRAMS: dict[tuple[str, ...], Future[Program]] = {}
+COMPILERS = ThreadPoolExecutor(len(CLASSES) * len(ARITHMETICS))
 RESOURCES: list[str] = []
 
 
@@ -98,11 +102,12 @@ def compile_program(
         names = tuple(re.findall(r"__global__ void (\w+)", source))
     module = cupy.RawModule(code=source, options=options, name_expressions=names)
     log = io.StringIO()
-    module.compile(log_stream=log)
+    with cupy.cuda.Device(0):  # a thread of the pool has none yet
+        module.compile(log_stream=log)
     return Program(f"{curve} {arithmetic} {file} {head}".strip(), module, log.getvalue())
 
 
-@pytest.fixture(params=["Portable<prover::u32>", "Ptx"], ids=["portable", "ptx"])
+@pytest.fixture(params=ARITHMETICS.values(), ids=ARITHMETICS.keys())
 def arithmetic(request: pytest.FixtureRequest) -> str:
     """That of compilers without carry chains, and that of the backend."""
     return str(request.param)
@@ -110,13 +115,17 @@ def arithmetic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def program(curve: Oracle, arithmetic: str) -> Callable[..., Program]:
-    """program(file, head="", names=()): the file's kernels for the curve, compiled once."""
+    """program(file, head="", names=()): the file's kernels for the curve, compiled once.
+
+    Those of the other curve and arithmetic, which will be wanted too, are compiled beside it.
+    """
 
     def get(file: str, head: str = "", names: tuple[str, ...] = ()) -> Program:
-        key = (curve.name, arithmetic, file, head)
-        if key not in PROGRAMS:
-            PROGRAMS[key] = compile_program(*key, names)
-        return PROGRAMS[key]
+        for one in itertools.product(CLASSES, ARITHMETICS.values()):
+            key = (*one, file, head)
+            if key not in PROGRAMS:
+                PROGRAMS[key] = COMPILERS.submit(compile_program, *key, names)
+        return PROGRAMS[curve.name, arithmetic, file, head].result()
 
     return get
 
@@ -141,7 +150,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     show(machine.summary())
     terminalreporter.section("kernels")
     show(f"{'kernel':<44}{'registers':>10}{'local bytes':>12}")
-    for program in PROGRAMS.values():
+    compiled = [future.result() for future in PROGRAMS.values() if not future.exception()]
+    for program in compiled:
         show(f"{program.title}: {program.spilled()} bytes spilled")
         for name, kernel in program.kernels.items():
             show(f"  {name:<42}{kernel.num_regs:>10}{kernel.local_size_bytes:>12}")
