@@ -12,6 +12,7 @@ import numpy as np
 
 from bench.kernels import points as different_points
 from bench.kernels import scalars as uniform_scalars
+from prover.backends.cpu import _cpu
 from prover.backends.cuda.device import Bytes
 from prover.curves import Curve
 from prover.formats.wtns import Witness
@@ -82,6 +83,9 @@ class _StandIn:
 
     def check(self) -> None:
         pass
+
+    def read(self, out: Bytes, threads: int = 0) -> None:
+        _cpu.copy(self.values, out, threads)
 
     def drop(self, rows: Bytes | None = None) -> None:
         pass

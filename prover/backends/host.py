@@ -17,7 +17,14 @@ class HostBackend(Backend):
 
     Scalars are rows of 32 bytes, arrays C-contiguous, of any alignment. Vectors are allocated by
     the caller: which allocator they come from is what this project is about.
+
+    Attributes
+    ----------
+    threads
+        For what it does; 0 for every core.
     """
+
+    threads: int = 0
 
     @abstractmethod
     def products(
@@ -63,8 +70,7 @@ class HostBackend(Backend):
         with bigmem.layer("sums"):
             w = _empty(witness.values.shape, allocator)
             with bigmem.layer("witness"):
-                w[:] = witness.values
-                witness.drop()
+                witness.read(w, self.threads)
             return self._sums(key, Operands(w), allocator)
 
     def sums_of(

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from prover.curves import SCALAR_BYTES, Curve
 from prover.errors import MalformedFile, UnsupportedFile
 from prover.formats.container import Bytes, Container, Fields
-from prover.formats.scan import PIECE_BYTES, check_scalars, scalar_curve
+from prover.formats.scan import check_scalars, scalar_curve
 
 _TERM_WORDS = 1 + SCALAR_BYTES // 4
+_BLOCK_BYTES = 8 << 20
+"""Of the file: what is made of a block takes several times as much."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class R1cs:
         ends = np.append(self._heads[1:], len(self._words))
         first = 0
         while first < len(self._heads):
-            budget = self._heads[first] + PIECE_BYTES // 4
+            budget = self._heads[first] + _BLOCK_BYTES // 4
             last = max(first + 1, int(np.searchsorted(ends, budget, side="right")))
             yield self._block(first, last, int(ends[last - 1]), threads)
             first = last

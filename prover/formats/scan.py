@@ -8,8 +8,8 @@ from prover.curves import CURVES, SCALAR_BYTES, Curve
 from prover.errors import MalformedFile, UnsupportedFile
 from prover.formats.container import Bytes, Container
 
-PIECE_BYTES = 8 << 20
-"""Bytes of a section that are looked at, and resident, at a time."""
+PIECE_BYTES = 32 << 20
+"""Bytes of a section that are looked at, and resident, at a time; threads are made for each."""
 
 
 def pieces(container: Container, rows: Bytes) -> Iterator[tuple[int, Bytes]]:

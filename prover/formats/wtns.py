@@ -51,6 +51,21 @@ class Witness:
         for start, piece in pieces(self._container, self.values):
             check_scalars(self._container, self.curve, piece, start, "the value of signal {}")
 
+    def read(self, out: Bytes, threads: int = 0) -> None:
+        """Copy the values, on as many threads, and give the file's pages back meanwhile.
+
+        Parameters
+        ----------
+        out
+            Shape (signals, 32).
+        threads
+            0 for every core.
+        """
+        from prover.backends.cpu import _cpu
+
+        for start, piece in pieces(self._container, self.values):
+            _cpu.copy(piece, out[start : start + len(piece)], threads)
+
     def drop(self) -> None:
         """Give the pages of the values back to the system."""
         self._container.drop(self.values)

@@ -9,12 +9,13 @@ import numpy as np
 import bigmem
 from prover import groth16
 from prover.backends.base import Bytes, Mask, Operands
+from prover.backends.cpu import _cpu
 from prover.backends.cpu.backend import CpuBackend
 from prover.curves import SCALAR_BYTES
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 
-_PIECE_ROWS = 1 << 16
+_PIECE_ROWS = 1 << 18
 _PAGE_BYTES = 4096
 
 
@@ -35,9 +36,11 @@ class Masks:
     inputs: int
 
     @classmethod
-    def of(cls, key: ProvingKey, allocator: bigmem.Allocator | None = None) -> Self:
+    def of(
+        cls, key: ProvingKey, allocator: bigmem.Allocator | None = None, threads: int = 0
+    ) -> Self:
         """Look at every point of A and of B in G1."""
-        a, b = (_finite(key, points, allocator) for points in (key.a1, key.b1))
+        a, b = (_finite(key, points, allocator, threads) for points in (key.a1, key.b1))
         return cls(a, b, key.public + 1)
 
     @property
@@ -56,11 +59,14 @@ class Masks:
         return self.b[self.inputs :]
 
 
-def _finite(key: ProvingKey, points: Bytes, allocator: bigmem.Allocator | None) -> Mask:
+def _finite(
+    key: ProvingKey, points: Bytes, allocator: bigmem.Allocator | None, threads: int
+) -> Mask:
     mask: Mask = bigmem.empty((len(points),), np.bool_, allocator=allocator)
+    rows = mask.view(np.uint8).reshape(-1, 1)
     for start in range(0, len(points), _PIECE_ROWS):
         piece = points[start : start + _PIECE_ROWS]
-        piece.view("<u8").any(axis=1, out=mask[start : start + _PIECE_ROWS])
+        _cpu.mark_finite(key.curve.name, 1, piece, rows[start : start + _PIECE_ROWS], threads)
         key.drop(piece)
     return mask
 
@@ -85,6 +91,7 @@ class Assignment(Operands):
         allocator: bigmem.Allocator | None,
         early: bool,
         returned: Callable[[int], None],
+        threads: int,
     ) -> None:
         super().__init__(
             w=bigmem.empty(witness.values.shape, np.uint8, allocator=allocator),
@@ -93,8 +100,7 @@ class Assignment(Operands):
             sole=True,
         )
         with bigmem.layer("witness"):
-            self.w[:] = witness.values
-            witness.drop()
+            witness.read(self.w, threads)
         self.path = witness.path
         self.public = groth16.public_signals(key, self.w)
         self._vectors: tuple[Bytes, Bytes, Bytes] | None = None
@@ -173,7 +179,7 @@ class Synthesis:
         self._early = early
         self._allocator = allocator
         self._backend = CpuBackend(threads)
-        self.masks = Masks.of(key, allocator)
+        self.masks = Masks.of(key, allocator, threads)
         self.mask_bytes = 2 * _held_bytes(key.signals)
         rows = [key.signals, *[key.domain] * 3] if vectors else [key.signals]
         self.vector_bytes = tuple(_held_bytes(count * SCALAR_BYTES) for count in rows)
@@ -197,6 +203,7 @@ class Synthesis:
                 allocator=self._allocator,
                 early=self._early,
                 returned=returned,
+                threads=self._backend.threads,
             )
             if self._with_vectors:
                 assignment.multiply(self._key, self._backend, self._allocator)

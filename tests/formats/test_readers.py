@@ -79,6 +79,15 @@ def test_witness(circuit, sections):
     assert witness.curve is CURVES[circuit.curve]
 
 
+@pytest.mark.parametrize("piece", [32, 100, 1 << 20])
+def test_a_witness_is_copied_piece_by_piece(circuit, monkeypatch, piece):
+    monkeypatch.setattr(scan, "PIECE_BYTES", piece)
+    witness = Witness.open(circuit.witness)
+    out = np.zeros_like(witness.values)
+    witness.read(out, threads=2)
+    assert np.array_equal(out, witness.values)
+
+
 def test_sections_in_any_order(circuit, sections, tmp_path):
     for source, reader in (
         (circuit.key, ProvingKey),
@@ -179,7 +188,7 @@ def test_constraints_of_any_shape_in_blocks_of_any_size(
     path = tmp_path_factory.mktemp("r1cs") / "any.r1cs"
     path.write_bytes(raw.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(r1cs_module, "PIECE_BYTES", piece)
+        patch.setattr(r1cs_module, "_BLOCK_BYTES", piece)
         assert read_terms(R1cs.open(path)) == naive_terms(raw)
 
 

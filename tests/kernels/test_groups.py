@@ -84,6 +84,19 @@ def test_off_curve_points_are_found(arithmetic, model, group, threads, rng):
         assert _cpu.find_off_curve(model.name, group, touched, threads) == bad
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_finite_points_are_marked(model, group, threads):
+    """One set bit anywhere in a row is enough."""
+    width = model.row_width(group)
+    rows = np.zeros((3000, width), np.uint8)
+    finite = np.arange(0, len(rows), 3)
+    rows[finite, finite % width] = 1 << (finite % 8)
+    marks = np.full((len(rows), 1), 7, np.uint8)
+    _cpu.mark_finite(model.name, group, rows, marks, threads)
+    assert np.array_equal(marks[:, 0], np.isin(np.arange(len(rows)), finite))
+    _cpu.mark_finite(model.name, group, rows[:0], marks[:0], threads)
+
+
 def test_unreduced_coordinates_are_found(model, group):
     """x + q stands for the same coordinate, and is refused all the same."""
     row = model.points(group, [model.generator(group)])

@@ -138,6 +138,17 @@ def test_values_not_below_the_order_are_found(arithmetic, model, threads, to_row
             assert _cpu.find_not_below_order(model.name, touched, threads) == bad
 
 
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("count", [0, 1, 2047, 2048, 30_001])
+def test_rows_are_copied(threads, count, unaligned):
+    x = unaligned(np.random.default_rng(count).integers(0, 256, (count, 32), np.uint8))
+    out = np.zeros((count + 2, 32), np.uint8)
+    _cpu.copy(x, out[1:-1], threads)
+    assert np.array_equal(out[1:-1], x)
+    assert not out[0].any()
+    assert not out[-1].any()
+
+
 def zeros(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.uint8)
 
@@ -162,6 +173,7 @@ def zeros(*shape: int) -> np.ndarray:
             ),
             "out: .*writable",
         ),
+        (lambda: _cpu.copy(zeros(2, 32), zeros(1, 32)), "out: .*2, 32"),
         (lambda: _cpu.odd_coset("bn128", zeros(3, 32)), "power of two"),
         (lambda: _cpu.odd_coset("bn128", zeros(0, 32)), "power of two"),
         (lambda: _cpu.odd_coset("secp256k1", zeros(2, 32)), "secp256k1"),
@@ -190,6 +202,7 @@ def zeros(*shape: int) -> np.ndarray:
         (lambda: _cpu.to_montgomery("bn128", "ring", zeros(1, 32), zeros(1, 32)), "field"),
         (lambda: _cpu.find_off_curve("bn128", 3, zeros(1, 64)), "group"),
         (lambda: _cpu.find_off_curve("bn128", 2, zeros(1, 64)), "points: .*n, 128"),
+        (lambda: _cpu.mark_finite("bn128", 1, zeros(2, 64), zeros(1, 1)), "out: .*2, 1"),
         (lambda: _cpu.add("bn128", 1, zeros(64), zeros(63)), r"q: .*\(64,\)"),
         (lambda: _cpu.scale("bn128", 1, zeros(64), zeros(31)), r"scalar: .*\(32,\)"),
         (

@@ -33,6 +33,9 @@ def sparse_abc(
 ) -> None:
     """`sparse_product`, and c <- their pointwise Montgomery product, in one pass."""
 
+def copy(x: Bytes, out: Bytes, threads: int = 0) -> None:
+    """Copy x to out: the threads share the page faults of either."""
+
 def multiply(curve: str, x: Bytes, y: Bytes, out: Bytes, threads: int = 0) -> None:
     """Pointwise Montgomery product; ``out`` may be ``x`` or ``y``."""
 
@@ -101,6 +104,9 @@ def fixed_base(
 
 def find_off_curve(curve: str, group: int, points: Bytes, threads: int = 0) -> int:
     """First row that has a coordinate >= q or is neither on the curve nor infinity, or -1."""
+
+def mark_finite(curve: str, group: int, points: Bytes, out: Bytes, threads: int = 0) -> None:
+    """out[i] <- 1 where point i is not infinity, else 0; ``out`` of shape (n, 1)."""
 
 def find_outside_subgroup(curve: str, group: int, points: Bytes, threads: int = 0) -> int:
     """First row, assumed on the curve, that is outside the subgroup of order r, or -1."""

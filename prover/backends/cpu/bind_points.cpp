@@ -1,9 +1,11 @@
 // Points: sums, multi-scalar multiplication, and checks of whole arrays.
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 
 #include "bind.hpp"
+#include "threads.hpp"
 
 namespace prover {
 
@@ -132,6 +134,28 @@ std::ptrdiff_t find_outside_subgroup(const std::string& curve, int group, nb::ha
   return chosen.find_outside_subgroup(which, p.data(), n, workers);
 }
 
+void mark_finite(const std::string& curve, int group, nb::handle points, nb::handle out,
+                 int threads) {
+  const Engine& chosen = engine(curve);
+  const std::size_t width = chosen.point_bytes(group_of(group));
+  const int workers = threads_of(threads);
+  const Bytes p(points, "points"), marks(out, "out", Bytes::Access::write);
+  const std::size_t n = p.rows(width);
+  marks.expect_rows(n, 1);
+  nb::gil_scoped_release release;
+  parallel_ranges(workers, n, 1024, [&](Range range, int) {
+    for (std::size_t i = range.begin; i < range.end; ++i) {
+      u64 any = 0;
+      for (std::size_t at = 0; at < width; at += sizeof any) {
+        u64 word;
+        std::memcpy(&word, p.data() + i * width + at, sizeof word);
+        any |= word;
+      }
+      marks.data()[i] = any != 0;
+    }
+  });
+}
+
 }  // namespace
 
 void bind_points(nb::module_& m) {
@@ -160,6 +184,7 @@ void bind_points(nb::module_& m) {
   m.def("scale", scale, "curve"_a, "group"_a, "p"_a, "scalar"_a);
   m.def("generator", generator, "curve"_a, "group"_a);
   m.def("find_off_curve", find_off_curve, "curve"_a, "group"_a, "points"_a, "threads"_a = 0);
+  m.def("mark_finite", mark_finite, "curve"_a, "group"_a, "points"_a, "out"_a, "threads"_a = 0);
   m.def("find_outside_subgroup", find_outside_subgroup, "curve"_a, "group"_a, "points"_a,
         "threads"_a = 0);
 }

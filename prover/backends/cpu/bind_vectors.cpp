@@ -1,5 +1,8 @@
 // Vectors over the scalar field, and conversions of form.
+#include <cstring>
+
 #include "bind.hpp"
+#include "threads.hpp"
 
 namespace prover {
 
@@ -37,6 +40,19 @@ void sparse_abc(const std::string& curve, nb::handle coefficients, nb::handle wi
   nb::gil_scoped_release release;
   chosen.sparse_product(terms.data(), count, w.data(), out_a.data(), out_b.data(), out_c.data(), n,
                         workers);
+}
+
+void copy(nb::handle x, nb::handle out, int threads) {
+  constexpr std::size_t grain = 2048;  // rows of 16 pages
+  const Bytes from(x, "x"), to(out, "out", write);
+  const std::size_t n = from.rows(scalar_bytes);
+  to.expect_rows(n, scalar_bytes);
+  const int workers = threads_of(threads);
+  nb::gil_scoped_release release;
+  parallel_ranges(workers, n, grain, [&](Range range, int) {
+    const std::size_t begin = range.begin * scalar_bytes, end = range.end * scalar_bytes;
+    std::memcpy(to.data() + begin, from.data() + begin, end - begin);
+  });
 }
 
 void multiply(const std::string& curve, nb::handle x, nb::handle y, nb::handle out, int threads) {
@@ -110,6 +126,7 @@ void bind_vectors(nb::module_& m) {
         "threads"_a = 0);
   m.def("sparse_abc", sparse_abc, "curve"_a, "coefficients"_a, "witness"_a, "a"_a, "b"_a, "c"_a,
         "threads"_a = 0);
+  m.def("copy", copy, "x"_a, "out"_a, "threads"_a = 0);
   m.def("multiply", multiply, "curve"_a, "x"_a, "y"_a, "out"_a, "threads"_a = 0);
   m.def("odd_coset", odd_coset, "curve"_a, "x"_a, "threads"_a = 0);
   m.def("quotient", quotient, "curve"_a, "a"_a, "b"_a, "c"_a, "out"_a, "threads"_a = 0);
