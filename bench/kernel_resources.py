@@ -26,11 +26,10 @@ Compiler = Callable[[str, list[str]], str]
 it does not compile."""
 
 _ENTRY = re.compile(
-    r"Compiling entry function '(?P<name>\w+)'.*?"
-    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
-    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    r"'(?P<name>\w+)'.*?(?P<stack>\d+) bytes stack frame.*?Used (?P<registers>\d+) registers",
     re.DOTALL,
 )
+_SPILLS = re.compile(r"(\d+) bytes spill (?:stores|loads)")
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Kernel:
     local
         Of its stack, arrays and spills among it.
     spilled
-        Stored and loaded for want of registers.
+        Stored and loaded for want of registers, in the functions that it calls, too.
     """
 
     name: str
@@ -69,11 +68,16 @@ def resources(
     with ThreadPoolExecutor() as pool:
         logs = pool.map(lambda source: compiler(source, options), sources.values())
         for title, log in zip(sources, logs, strict=True):
-            yield title, [_kernel(entry) for entry in reversed(list(_ENTRY.finditer(log)))]
+            _, *parts = log.split("Compiling entry function ")
+            yield title, [_kernel(part) for part in reversed(parts)]
 
 
-def _kernel(entry: re.Match[str]) -> Kernel:
-    spilled = int(entry["stores"]) + int(entry["loads"])
+def _kernel(log: str) -> Kernel:
+    """What the compiler says of a kernel, and after it of the functions that it calls."""
+    entry = _ENTRY.match(log)
+    if entry is None:
+        raise ValueError(f"the compiler's log tells of no registers:\n{log}")
+    spilled = sum(map(int, _SPILLS.findall(log)))
     return Kernel(entry["name"], int(entry["registers"]), int(entry["stack"]), spilled)
 
 
@@ -124,7 +128,7 @@ def wheel() -> Compiler:
 
 
 def of_cupy() -> tuple[Compiler, str]:
-    """NVRTC that CuPy uses, and the architecture of the current device."""
+    """NVRTC that CuPy uses, and the architecture of the current device, or the last it knows."""
     import cupy
     from cupy.cuda import nvrtc
 
@@ -139,7 +143,8 @@ def of_cupy() -> tuple[Compiler, str]:
         finally:
             nvrtc.destroyProgram(handle)
 
-    return compile_one, f"sm_{cupy.cuda.Device().compute_capability}"
+    capability = int(cupy.cuda.Device().compute_capability)
+    return compile_one, f"sm_{min(capability, max(nvrtc.getSupportedArchs()))}"
 
 
 def main() -> None:

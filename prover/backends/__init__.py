@@ -58,7 +58,8 @@ def get_backend(
         from prover.backends.cuda.device import Device
 
         try:
-            return CudaBackend(Device(device_memory, notify, sharers=sharers))
+            device = Device(device_memory, notify, sharers=sharers)
+            return CudaBackend(device, threads=threads)
         except UnavailableBackend as error:
             if name == "cuda":
                 raise
@@ -72,6 +73,7 @@ def get_backend(
 def get_cuda_backends(
     numbers: Sequence[int],
     *,
+    threads: int = 0,
     device_memory: int | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> list[Backend]:
@@ -90,7 +92,9 @@ def get_cuda_backends(
 
     try:
         return [
-            CudaBackend(Device(device_memory, notify, number, numbers.count(number)))
+            CudaBackend(
+                Device(device_memory, notify, number, numbers.count(number)), threads=threads
+            )
             for number in numbers
         ]
     except UnavailableBackend as error:

@@ -79,6 +79,17 @@ def devices(text: str) -> list[int]:
     return [number(0, 999)(part) for part in text.split(",")]
 
 
+def check_backend_options(arguments: argparse.Namespace) -> None:
+    """Refuse options of `add_backend_options` that contradict each other.
+
+    Raises
+    ------
+    UsageError
+    """
+    if arguments.backend == "cpu" and arguments.device_memory is not None:
+        raise UsageError("--device-memory is of a GPU, which --backend cpu does not use")
+
+
 def backend_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int = 1) -> "Backend":
     """The backend that the options of `add_proving_options` ask for, to make so many proofs.
 
@@ -88,8 +99,7 @@ def backend_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int = 
     """
     from prover.backends import get_backend
 
-    if arguments.backend == "cpu" and arguments.device_memory is not None:
-        raise UsageError("--device-memory is of a GPU, which --backend cpu does not use")
+    check_backend_options(arguments)
     return get_backend(
         arguments.backend,
         threads=arguments.threads,
@@ -114,7 +124,10 @@ def backends_for(key: "ProvingKey", arguments: argparse.Namespace, proofs: int) 
     if arguments.backend == "cpu":
         raise UsageError("--devices names GPUs, which --backend cpu does not use")
     return get_cuda_backends(
-        arguments.devices, device_memory=arguments.device_memory, notify=notify
+        arguments.devices,
+        threads=arguments.threads,
+        device_memory=arguments.device_memory,
+        notify=notify,
     )
 
 

@@ -155,6 +155,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _refuse_with_scheduler(arguments: argparse.Namespace) -> None:
+    _options.check_backend_options(arguments)
     for option, given in (
         ("--devices", arguments.devices is not None),
         ("--assignments-allocator", arguments.assignments_allocator is not None),

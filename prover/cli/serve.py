@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{error.name} is missing: pip install 'bigmem[service]'") from None
     from prover.service.protocol import WorkerSettings
 
+    _options.check_backend_options(arguments)
     _options.keep_out_of_core_dumps()
     settings = server.Settings(
         host=arguments.host,

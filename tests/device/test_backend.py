@@ -41,7 +41,9 @@ def test_a_second_proof_copies_the_witness_only(opened, device, make_backend):
     assert device.used == used
 
 
-def test_proofs_under_any_limit(large, make_device, make_backend):
+@pytest.mark.parametrize("least_chunk", [1024, 100])
+def test_proofs_under_any_limit(large, make_device, make_backend, monkeypatch, least_chunk):
+    monkeypatch.setattr(backend_module, "_LEAST_CHUNK", least_chunk)
     expected = bytes_of(*large, get_backend("cpu"))
     roomy = make_device()
     bytes_of(*large, make_backend(roomy))
@@ -61,6 +63,32 @@ def test_proofs_under_any_limit(large, make_device, make_backend):
         copied.add(device.uploaded)
         assert device.peak <= limit
     assert refused > 0
+
+
+def test_gaps_that_no_chunk_fits_into(large, make_device, make_backend, monkeypatch):
+    """What is left counts gaps, too; a second try takes less of it at a time."""
+    monkeypatch.setattr(backend_module, "_LEAST_CHUNK", 8)
+    roomy = make_device()
+    bytes_of(*large, make_backend(roomy))
+
+    def proves(most, shares):
+        class Fragmented(make_device):
+            def empty(self, shape, dtype=np.uint8):
+                if int(np.prod(shape)) * np.dtype(dtype).itemsize > most:
+                    raise MemoryError
+                return super().empty(shape, dtype)
+
+        monkeypatch.setattr(backend_module, "_CHUNK_SHARES", shares)
+        try:
+            bytes_of(*large, make_backend(Fragmented(roomy.peak // 2)))
+        except OutOfDeviceMemory:
+            return False
+        return True
+
+    shares, gaps = backend_module._CHUNK_SHARES, range(8_000, 40_000, 1_000)
+    twice = {most for most in gaps if proves(most, shares)}
+    once = {most for most in gaps if proves(most, shares[:1] * 2)}
+    assert once < twice
 
 
 @pytest.mark.parametrize(

@@ -131,10 +131,35 @@ def test_the_order_of_threads_does_not_tell(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    told = []
+    told, added = [], []
+    add = matrices._Coefficients.add
+
+    def note(known, values):
+        added.extend(np.unique(values, axis=0))
+        return add(known, values)
+
+    monkeypatch.setattr(matrices._Coefficients, "add", note)
     found = compress(coefficients, DOMAIN, lambda rows: told.append(len(rows)))
     assert parts(found) == parts(expected)
     assert sum(told) >= len(coefficients)
+    # What several pieces of a round have is looked up by all but the first.
+    assert len(added) == len(expected.coefficients)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_as_many_threads_as_are_asked_for(curve, generator, random_scalars, monkeypatch, threads):
+    monkeypatch.setattr(matrices, "_PIECE_TERMS", 8)
+    values = random_scalars((400,))
+    coefficients = terms(curve, random_keys(generator, len(values), "none"), values)
+    asked, side_by_side = set(), matrices.side_by_side
+
+    def note(work, items, most):
+        asked.add(most)
+        return side_by_side(work, items, most)
+
+    monkeypatch.setattr(matrices, "side_by_side", note)
+    compress(coefficients, DOMAIN, threads=threads)
+    assert asked == {threads}
 
 
 def test_a_key_without_terms(curve, device, generator, random_scalars):

@@ -96,15 +96,15 @@ def test_an_interruption_stops_the_others(multiplier, batch_of, workers):
 def test_devices_become_workers(multiplier, cli, folder, monkeypatch):
     asked = []
 
-    def get_cuda_backends(numbers, *, device_memory, notify):
-        asked.append((numbers, device_memory))
+    def get_cuda_backends(numbers, *, threads, device_memory, notify):
+        asked.append((numbers, threads, device_memory))
         return [CpuBackend() for _ in numbers]
 
     monkeypatch.setattr(backends, "get_cuda_backends", get_cuda_backends)
     words = ["batch", multiplier.key, *[multiplier.witness] * 5, "-o", folder]
-    outcome = cli(*words, "--devices", "0,0,3", "--device-memory", "1GiB")
+    outcome = cli(*words, "--devices", "0,0,3", "--device-memory", "1GiB", "--threads", "2")
     assert (outcome.code, outcome.err) == (0, "")
-    assert asked == [([0, 0, 3], 1 << 30)]
+    assert asked == [([0, 0, 3], 2, 1 << 30)]
     assert len(outcome.out.splitlines()) == 6
     assert len(list(folder.iterdir())) == 10
 
@@ -119,8 +119,9 @@ def test_devices_that_are_no_numbers(multiplier, cli, folder, refused, devices):
 def test_devices_are_not_the_cpus(multiplier, cli, folder, refused):
     words = ("batch", multiplier.key, multiplier.witness, "-o", folder)
     assert "--backend cpu" in refused(cli(*words, "--devices", 0, "--backend", "cpu"), folder)
-    limited = cli(*words, "--device-memory", "1GiB", "--backend", "cpu")
-    assert "--device-memory is of a GPU" in refused(limited, folder)
+    for elsewhere in ((), ("--scheduler", "tcp://127.0.0.1:9")):
+        limited = cli(*words, "--device-memory", "1GiB", "--backend", "cpu", *elsewhere)
+        assert "--device-memory is of a GPU" in refused(limited, folder)
 
 
 def test_devices_without_cupy(multiplier, cli, folder, refused, monkeypatch):

@@ -27,6 +27,11 @@ def refused(capfd):
     return run
 
 
+def test_a_limit_of_a_gpus_memory_without_a_gpu(refused, keys):
+    words = ("--port", "0", "--backend", "cpu", "--device-memory", "1GiB")
+    assert refused(keys, *words) == "--device-memory is of a GPU, which --backend cpu does not use"
+
+
 def test_key_directories_that_hold_nothing_to_serve(refused, tmp_path, keys):
     folder = tmp_path / "keys"
     assert refused(folder) == f"{folder}: cannot be read: no such file or directory"

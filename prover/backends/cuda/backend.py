@@ -26,8 +26,9 @@ from prover.formats.zkey import ProvingKey
 _LEAST_CHUNK = 1 << 10
 """Points of a chunk, unless there are fewer: with less, the copies cost more than the sums."""
 
-_CHUNK_SHARE = 0.85
-"""Of the memory that is left: chunks of different lengths leave gaps."""
+_CHUNK_SHARES = (0.85, 0.4)
+"""Of the memory that is left: chunks of different lengths leave gaps, which count in it, too. Where
+the first was too much, the second is tried."""
 
 _THREADS = 256
 _RESERVE = 0.02
@@ -46,17 +47,23 @@ class CudaBackend(Backend):
         Where to compute.
     point_sums
         Who adds up points; by default the device.
+    threads
+        CPU threads that read a key's matrices; 0 for every core.
     """
 
     name: ClassVar[str] = "cuda"
 
-    def __init__(self, device: Device, point_sums: PointSums | None = None) -> None:
+    def __init__(
+        self, device: Device, point_sums: PointSums | None = None, threads: int = 0
+    ) -> None:
         self._device = device
+        self._threads = threads
         self._point_sums = DevicePointSums(device) if point_sums is None else point_sums
         self._host = CpuBackend()
         self._resident: Resident[Any] = Resident()
         self._on_host: WeakKeyDictionary[ProvingKey, Matrices] = WeakKeyDictionary()
         self._transforms: dict[str, Transform] = {}
+        self._chunk_share = _CHUNK_SHARES[0]
         self._seconds: dict[str, float] = {}
         self._stages: list[tuple[str, Any, Any]] = []  # of this proof: name, begin and end
         self._lock = threading.Lock()
@@ -87,12 +94,13 @@ class CudaBackend(Backend):
         with bigmem.layer("sums"), self._lock, self._device.use():
             refused = ""
             # If memory was lost to others or to gaps: once more, with nothing kept.
-            for keeping in (True, False):
+            for number, share in enumerate(_CHUNK_SHARES):
+                self._chunk_share = share
                 try:
                     with memory_errors():
                         self._device.prepare(key.curve)
                         with bigmem.layer("prep MSM"):
-                            room = self._room(key) if keeping else 0
+                            room = self._room(key) if number == 0 else 0
                             # What a proof that failed has left may use memory that is free now.
                             self._device.rejoin()
                         return self._sums(key, operands, drop, room)
@@ -100,8 +108,8 @@ class CudaBackend(Backend):
                     refused = str(error)  # its frames hold what was allocated
                 self._give_back()
         raise OutOfDeviceMemory(
-            f"{key.path}: a proof needs {format_size(self._least_bytes(key))} of GPU memory "
-            "for its vectors and sums and some for its matrices, of "
+            f"{key.path}: a proof needs at least {format_size(self._least_bytes(key))} of GPU "
+            "memory for its vectors and sums and some for its matrices, of "
             f"{format_size(self._device.limit)} that may be used{_last(refused)}; use --backend cpu"
         )
 
@@ -256,7 +264,7 @@ class CudaBackend(Backend):
     def _compressed(self, key: ProvingKey) -> Matrices:
         """The matrices in host memory, where those stay that the device has no room for."""
         if key not in self._on_host:
-            self._on_host[key] = compress(key.coefficients, key.domain, key.drop)
+            self._on_host[key] = compress(key.coefficients, key.domain, key.drop, self._threads)
         return self._on_host[key]
 
     def _sum(
@@ -328,7 +336,7 @@ class CudaBackend(Backend):
                 copy(number + 1)  # over points that the last chunk has added up
                 with bigmem.layer("tail MSMs"):
                     total = self.add(curve, group, total, self._point_sums.finish(pending))
-                del ready  # before the next is made
+                del ready, pending  # before the next are made
         finally:
             device.rejoin()  # what is allocated from here on may be these buffers
         return total
@@ -336,7 +344,7 @@ class CudaBackend(Backend):
     def _chunk(self, curve: Curve, group: int, n: int) -> int:
         """The most points at a time for which they, the next ones and the workspace fit."""
         most = self._point_sums.most_scalars(curve)
-        available = self._device.available * _CHUNK_SHARE
+        available = self._device.available * self._chunk_share
         row, buffers = curve.point_bytes(group), 1
         while n > most or (
             n > _LEAST_CHUNK and buffers * n * row + self._workspace(curve, group, n) > available
@@ -380,7 +388,9 @@ class CudaBackend(Backend):
         return max(wanted) + Transform.table_bytes(key.domain)
 
     def _least_sum_bytes(self, curve: Curve, group: int, n: int) -> int:
-        chunk, buffers = (n, 1) if n <= _LEAST_CHUNK else (_LEAST_CHUNK, 2)
+        chunk, buffers = n, 1
+        while chunk > _LEAST_CHUNK:
+            chunk, buffers = -(-chunk // 2), 2
         return self._workspace(curve, group, chunk) + buffers * chunk * curve.point_bytes(group)
 
     def _give_back(self) -> None:

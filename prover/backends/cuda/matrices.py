@@ -20,6 +20,8 @@ LONG_ROW_THREADS = 128
 _SHORT_ROW_THREADS = 128
 _PIECE_TERMS = 1 << 18
 _MOST_KNOWN = 1 << 20
+_MOST_THREADS = 16
+"""Each has pieces in memory, of which there are bytes enough in flight with these."""
 
 _MULTIPLIERS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
@@ -97,7 +99,10 @@ class Matrices:
 
 
 def compress(
-    coefficients: Bytes, domain: int, drop: Callable[[Bytes], None] = lambda rows: None
+    coefficients: Bytes,
+    domain: int,
+    drop: Callable[[Bytes], None] = lambda rows: None,
+    threads: int = 0,
 ) -> Matrices:
     """The matrices of a key from its records, which must have been validated.
 
@@ -109,6 +114,8 @@ def compress(
         N.
     drop
         Told of each piece of the records that has been read, by several threads.
+    threads
+        0 for every core.
     """
     count = len(coefficients)
     rows = np.empty(count, np.uint32)
@@ -128,11 +135,13 @@ def compress(
 
     # Most circuits have no coefficient that the first piece has not. What is unknown is kept.
     pieces = range(0, count, _PIECE_TERMS)
-    threads = len(os.sched_getaffinity(0))
+    threads = min(threads or len(os.sched_getaffinity(0)), _MOST_THREADS)
     for begin in (0, *range(1, len(pieces), 2 * threads)):
         end = begin + 2 * threads if begin else 1
         for unknown, values in side_by_side(read, pieces[begin:end], threads):
-            entries[unknown, 1] = known.add(values)
+            # Other pieces of the round may have added them since.
+            entries[unknown, 1], new = known.find(values)
+            entries[unknown[new], 1] = known.add(values[new])
     order = _by_row(rows, domain)
     if order is not None:
         rows, entries = rows[order], entries[order]

@@ -1,0 +1,30 @@
+"""What is read from the assembler's log of a compiled program."""
+
+from bench import kernel_resources
+from bench.kernel_resources import Kernel
+
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'second' for 'sm_90'
+ptxas info    : Function properties for second
+    184 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 184 bytes cumulative stack size
+ptxas info    : Function properties for square
+    96 bytes stack frame, 100 bytes spill stores, 140 bytes spill loads
+ptxas info    : Compiling entry function 'first' for 'sm_90'
+ptxas info    : Function properties for first
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers
+"""
+
+
+def test_spills_of_the_functions_that_a_kernel_calls_are_its_own() -> None:
+    found = dict(kernel_resources.resources(lambda source, options: LOG, "sm_90", "sort"))
+    assert list(found) == ["sort.cu bn128", "sort.cu bls12381"]
+    for kernels in found.values():
+        assert kernels == [Kernel("first", 32, 0, 0), Kernel("second", 255, 184, 260)]
+
+
+def test_a_table_of_them() -> None:
+    head, row = kernel_resources.lines("sort.cu bn128", [Kernel("first", 32, 16, 8)])
+    assert head.split() == ["sort.cu", "bn128", "registers", "local", "bytes", "spilled"]
+    assert row.split() == ["first", "32", "16", "8"]
