@@ -107,6 +107,14 @@ def forbid_huge_pages() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
+def keep_to_regime() -> None:
+    """Have mallocs, too, use small pages in the regime of these: where all memory gets huge ones,
+    `regime_environment` spares only NumPy's and bigmem's.
+    """
+    if not huge_regime():
+        forbid_huge_pages()
+
+
 def huge_regime() -> bool:
     """Whether this process was started in the regime of huge pages."""
     return os.environ.get("NUMPY_MADVISE_HUGEPAGE") != "0"

@@ -247,8 +247,7 @@ def main() -> int:
     parser.add_argument("witnesses", type=Path, nargs="+")
     options = parser.parse_args()
     machine.end_with_parent()
-    if options.regime == "4 KiB":
-        machine.forbid_huge_pages()  # mallocs are not asked by `regime_environment`
+    machine.keep_to_regime()
     json.dump(measure(options), sys.stdout)
     return 0
 

@@ -204,6 +204,7 @@ def main() -> None:
     arguments = parser().parse_args()
     try:
         if arguments.one:
+            machine.keep_to_regime()
             json.dump(obey(json.loads(arguments.one)), sys.stdout)
             return
         if arguments.rounds < 1 or not 0 <= arguments.pace < math.inf:

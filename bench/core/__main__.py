@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
+        machine.keep_to_regime()
         json.dump(obey(json.loads(arguments.one)), sys.stdout)
         return
     available = osmem.available_bytes()

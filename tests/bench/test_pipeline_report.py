@@ -201,8 +201,10 @@ def test_policies_that_cannot_run_here_are_told_apart(tmp_path: Path) -> None:
 FREED_ELSEWHERE = """
 import resource, threading
 from collections import deque
+from bench import machine
 from bigmem import SystemAllocator, full
 
+machine.keep_to_regime()
 made = deque()
 faults = []
 for number in range(6):
