@@ -100,6 +100,7 @@ def test_kernel_of_keys(compiler, curve, group):
     compile_for_gpu(compiler, source, NOT_OPTIMISED)
 
 
+@pytest.mark.timeout(900)  # a minute of a processor
 @pytest.mark.parametrize("file", ["sort.cu", "msm.cu"])
 def test_no_kernel_of_sums_in_g1_spills(compiler, file):
     """On an H200. Those of G2 do."""

@@ -338,19 +338,32 @@ def test_a_run_of_the_engine(multiplier, workers):
     assert len(lines) == len(report.rows) + 3
 
 
-def test_a_worker_with_nothing_left_to_do_waits(multiplier):
+def test_a_worker_with_nothing_left_to_do_waits(multiplier, clock):
     """As one of two does at the end of an odd number of proofs."""
     key = ProvingKey.open(multiplier.key)
     engine = Engine(key, backends=[CpuBackend(1) for _ in range(2)])
+    both = threading.Barrier(2)
 
     def finish(number, statement):
-        time.sleep(0.3 if number == 3 else 0.1)
+        if number < 3:
+            both.wait(60)  # each worker makes one
+            return
+        end = time.monotonic() + 60
+        while not any(one.root.inside.keys() >= {"worker"} and not one.stack for one in threads()):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        with bigmem.layer("write"):
+            clock.advance(0.3)
 
     with Timers(bigmem.get_allocator()) as timers:
+
+        def threads():
+            return list(timers._threads.values())
+
         engine.run(3, lambda _: Witness.open(multiplier.witness), finish)
     report = LayerReport.of(timers)
-    report.check(0.1)  # where waiting were unexplained, it would be half of that
-    assert report.idle_s >= 0.15
+    report.check()
+    assert report.idle_s == pytest.approx(0.3)
 
 
 @pytest.fixture

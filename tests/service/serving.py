@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from bench import machine
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PATIENCE = 60.0
 """Seconds after which something will not come any more."""
@@ -166,11 +168,16 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    log: Path, *words: Any, ready: bool = True, files: int | None = None, **environment: str
+    log: Path,
+    *words: Any,
+    ready: bool = True,
+    files: int | None = None,
+    small_pages: bool = False,
+    **environment: str,
 ) -> Iterator[Server]:
     """A server with these words on its command line, until the block ends.
 
-    It may have so many files open.
+    It may have so many files open, and no huge pages, whatever the system gives others.
     """
     command = [sys.executable, "-m", "prover", "serve", *map(str, words)]
     if files is not None:
@@ -181,6 +188,7 @@ def serving(
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, **environment},
+            preexec_fn=machine.forbid_huge_pages if small_pages else None,
         )
     server = Server(process, log)
     try:

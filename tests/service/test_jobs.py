@@ -6,7 +6,7 @@ import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import FIXTURES, form
+from serving import FIXTURES, PATIENCE, form
 
 KEY = "bn128-multiplier"
 NAMES = [f"{curve}-{circuit}" for curve in ("bn128", "bls12381") for circuit in
@@ -107,7 +107,10 @@ def test_metrics_count_what_happens(server, witnesses):
     before = metrics()
     server.answer(server.accepted("bn128-zeropub", witnesses["bn128-zeropub"]))
     server.submit("no-such-key", b"")
-    after = metrics()
+    deadline = time.monotonic() + PATIENCE
+    # The server does not wait long for what a busy worker says of its memory.
+    while ("prover_memory_bytes", "warm") not in (after := metrics()):
+        assert time.monotonic() < deadline, after
 
     def grown(*name):
         return after[name] - before.get(name, 0)

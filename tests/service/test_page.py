@@ -66,12 +66,15 @@ def test_it_shows_queue_memory_and_layer_times_as_they_change(browse, server, wi
         assert "0 of 4 waiting" in await tab.text("#queue")
         assert await tab.text("#running") == "No proof is being made."
         # Memory: a figure for each state, the warm one not nothing, and a bar of them.
-        rows = (await tab.text("#memory")).split("\n")
+        seen = "['memory', 'resident'].map(id => document.getElementById(id).innerText)"
+        await tab.until(f"!(window.seen = {seen}).join().includes('unknown')")
+        memory, resident = await tab.value("window.seen")
+        rows = memory.split("\n")
         shown = {row.split()[0]: float(row.split()[-2]) for row in rows}
         assert {"live", "pending", "warm", "clean"} <= set(shown)
         assert shown["warm"] > 0
         assert await tab.value("document.querySelector('#memory-bar .c3').offsetWidth") > 0
-        assert re.search(r"server \d+\.\d MiB, worker \d+\.\d MiB", await tab.text("#resident"))
+        assert re.search(r"server \d+\.\d MiB, worker \d+\.\d MiB", resident)
         # Layer times of the proof: each innermost layer with its seconds.
         row = await tab.text("#proofs tr")
         assert KEY in row

@@ -39,7 +39,9 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(server, accept, submit,
         assert server.get(f"/jobs/{first}").json["state"] == "running"
     for job in (first, *waiting):
         assert right(KEY, server.answer(job))
-    assert submit().status == 202
+    reply = submit()
+    assert reply.status == 202
+    server.answer(reply.json["id"])
 
 
 def test_jobs_that_arrive_hold_a_place_until_their_client_is_gone(server, submit, witnesses):

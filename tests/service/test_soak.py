@@ -206,7 +206,8 @@ class Soak:
 def test_two_hundred_mixed_jobs_leave_memory_as_it_was(folder, witnesses, tmp_path):
     assert len(QUARTER) == 50
     # 4 KiB pages: one huge page more or less is 2 % of what such small processes hold.
-    with serving(tmp_path / "log", folder, NUMPY_MADVISE_HUGEPAGE="0") as server:
+    regime = {"small_pages": True, "NUMPY_MADVISE_HUGEPAGE": "0"}
+    with serving(tmp_path / "log", folder, **regime) as server:
         soak = Soak(server, folder, witnesses, tmp_path)
         quarters = []
         for number in range(4):
