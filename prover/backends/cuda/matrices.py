@@ -21,7 +21,7 @@ _SHORT_ROW_THREADS = 128
 _PIECE_TERMS = 1 << 18
 _MOST_KNOWN = 1 << 20
 _MOST_THREADS = 16
-"""Each has pieces in memory, of which there are bytes enough in flight with these."""
+"""For each, two pieces with all that is read of them are in memory: some 20 MiB."""
 
 _MULTIPLIERS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
