@@ -205,6 +205,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
   const bool may_wait = has_fences() && !config_.mapping_per_block;
   bool fresh = !looks && !may_wait, asked = !may_wait;
   for (;;) {
+    const std::uint64_t returns = returns_.load();
     Attempt attempted = fresh ? Attempt::no_room : Attempt::need_headroom;
     if (!config_.mapping_per_block) {
       if (!refill(*zone)) return Result::out_of_memory;
@@ -240,7 +241,7 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
     if (reclaim_one(ExtentMap::Take::any, SIZE_MAX, Goal::clean, Advice::dontneed).tried) continue;
     {
       std::lock_guard lock(mutex_);
-      if (!coming_back()) return Result::out_of_memory;
+      if (!coming_back() && returns_.load() == returns) return Result::out_of_memory;
     }
     std::this_thread::sleep_for(breath);
   }
@@ -328,7 +329,10 @@ bool Arena::commit(Extent* extent, std::size_t size, bool zero) noexcept {
   }
   extent = extent->map->release(extent, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
-  if (extent) reclaim_extent(extent, Goal::clean, Advice::dontneed);
+  if (extent) {
+    reclaim_extent(extent, Goal::clean, Advice::dontneed);
+    returns_.fetch_sub(1);  // no more than there was before
+  }
   return false;
 }
 

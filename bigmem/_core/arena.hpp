@@ -229,6 +229,9 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   std::atomic<std::uint64_t> trimmed_{0};  // what was released up to this is not kept warm
   std::size_t uncredited_ = 0;             // out of the maps, but not yet unmapped
   std::size_t unmapping_ = 0;              // the same, credited or not
+  // How often something that was coming back has: an attempt that was refused meanwhile may have
+  // missed it.
+  std::atomic<std::uint64_t> returns_{0};
   std::atomic<bool> retired_{false};
   bool moved_ = false;  // some block has a region of its own
   FenceTable fences_;

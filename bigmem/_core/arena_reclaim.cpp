@@ -152,11 +152,13 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
   if (credit && gone) config_.budget->credit(size);
   if (credit && !gone) uncredited_ += size;
   unmapping_ += unmap;
+  if (!unmap) returns_.fetch_add(1);
   lock.unlock();
   if (!unmap) return;
   unreserve(begin, unmap);
   lock.lock();
   unmapping_ -= unmap;
+  returns_.fetch_add(1);
   if (credit && !gone) {
     uncredited_ -= size;
     config_.budget->credit(size);

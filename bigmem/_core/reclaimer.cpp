@@ -120,11 +120,22 @@ void Reclaimer::start() noexcept {
 
 bool Reclaimer::start_worker(int slot) noexcept {
   auto* worker = new (std::nothrow) Worker{shared_from_this(), slot};
+  manned_[slot].store(true);
   running_.fetch_add(1);
   if (worker && start_thread(thread_main, worker)) return true;
   running_.fetch_sub(1);
+  manned_[slot].store(false);
   delete worker;
   return false;
+}
+
+// Workers in the place of those that have ended for a fork that did not wait for the others.
+void Reclaimer::start_missing() noexcept {
+  Phase expected = Phase::running;
+  if (!phase_.compare_exchange_strong(expected, Phase::starting)) return;
+  for (int slot = 0; slot < workers_ && !may_end(); ++slot)
+    if (!manned_[slot].load()) start_worker(slot);
+  phase_.store(running() || may_end() ? Phase::running : Phase::refused);
 }
 
 bool Reclaimer::still_refused() noexcept {
@@ -161,7 +172,9 @@ void* Reclaimer::thread_main(void* argument) {
   Reclaimer& reclaimer = *worker->reclaimer;
   pthread_setname_np(pthread_self(), "bigmem-reclaim");
   reclaimer.threads_[worker->slot].store(static_cast<pid_t>(syscall(SYS_gettid)));
-  const bool asked = reclaimer.run();
+  bool asked;
+  do asked = reclaimer.run();
+  while (!reclaimer.end(worker->slot, asked));
   if (!asked) {
     reclaimer.replaced_.fetch_add(1);
     note_incident(Incident::worker_replaced, 0);
@@ -170,10 +183,20 @@ void* Reclaimer::thread_main(void* argument) {
       Phase expected = Phase::running;
       reclaimer.phase_.compare_exchange_strong(expected, Phase::refused);
     }
+    reclaimer.running_.fetch_sub(1);
   }
-  reclaimer.running_.fetch_sub(1);
   delete worker;
   return nullptr;
+}
+
+// Notes the end of a worker; false if it is not wanted any more, as a fork has given up waiting.
+bool Reclaimer::end(int slot, bool asked) noexcept {
+  std::lock_guard lock(mutex_);
+  if (asked && !stopping_.load() && !(closed_.load() && memories_.empty())) return false;
+  if (!asked) return true;  // another takes its place at once
+  manned_[slot].store(false);
+  running_.fetch_sub(1);
+  return true;
 }
 
 // Whether the worker ended because it was asked to.
@@ -323,11 +346,15 @@ bool Reclaimer::has_ended(double deadline) noexcept {
   return !running();
 }
 
-// Those that do not end in time run on.
+// Those that do not end in time run on; the others start again after the fork.
 void Reclaimer::wait_for_end(double deadline) noexcept {
   if (!has_ended(deadline)) {
-    stopping_.store(false);
+    {
+      std::lock_guard lock(mutex_);
+      stopping_.store(false);
+    }
     phase_.store(Phase::running);
+    restart_.store(true);
     return;
   }
   // Python counts the threads of the process to warn of forks: let the system forget them.
@@ -359,6 +386,7 @@ void Reclaimer::fork_done(bool in_child) {
       // The workers, if any, stayed behind; others start when they are needed.
       reclaimer->phase_.store(Phase::idle);
       reclaimer->running_.store(0);
+      for (std::atomic<bool>& manned : reclaimer->manned_) manned.store(false);
       reclaimer->asleep_.store(false);
       reclaimer->restart_.store(false);
       new (&reclaimer->woken_) std::condition_variable;
@@ -382,7 +410,10 @@ void Reclaimer::set_after_fork(bool (*call)()) { after_fork_in_parent = call; }
 
 void Reclaimer::restart_all() noexcept {
   for (const auto& reclaimer : all_reclaimers())
-    if (reclaimer->restart_.exchange(false)) reclaimer->ensure_workers();
+    if (reclaimer->restart_.exchange(false)) {
+      reclaimer->ensure_workers();
+      reclaimer->start_missing();
+    }
 }
 
 }  // namespace bigmem

@@ -120,7 +120,9 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   static void for_each_memory(Visit visit) noexcept;
   void start() noexcept;
   bool start_worker(int slot) noexcept;
+  void start_missing() noexcept;
   bool run() noexcept;
+  bool end(int slot, bool asked) noexcept;
   Reclaimable::Activity pass() noexcept;
   bool may_end() noexcept;
   bool told_to_end() const { return stopping_.load() || losing_.load() > 0; }
@@ -138,10 +140,12 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   std::atomic<int> losing_{0};  // workers that are to end as if by accident
   std::atomic<bool> asleep_{false};
   std::atomic<bool> closed_{false};
-  std::atomic<bool> stopping_{false};  // all workers are to end
-  std::atomic<bool> restart_{false};   // a fork has ended workers that ran
+  std::atomic<bool> stopping_{false};                     // all workers are to end
+  std::atomic<bool> restart_{false};                      // a fork has ended workers that ran
+  std::array<std::atomic<bool>, most_workers> manned_{};  // slots whose worker has not ended
   std::array<std::atomic<pid_t>, most_workers> threads_{};
-  std::mutex mutex_;  // guards the list; never held across a system call
+  // Guards the list and the ends of workers; never held across a system call.
+  std::mutex mutex_;
   std::condition_variable woken_;
   std::vector<std::shared_ptr<Reclaimable>> memories_;
 };

@@ -142,17 +142,24 @@ def test_a_child_waits_for_no_fence_of_its_parent(run_prepared: Run) -> None:
 
 
 def test_a_fork_finds_no_thread_of_ours_and_python_does_not_warn(run_prepared: Run) -> None:
-    # -W error: Python 3.12 and later warn of forks in any process that has other threads.
+    # Python 3.12 and later warn of forks in any process that has other threads.
     run_prepared(
         """
-        warnings.simplefilter("error", DeprecationWarning)
         allocators = [native(bigmem.Deferred(), reclaim=bigmem.ReclaimPool(n)) for n in (1, 3)]
-        for _ in range(20):
+        quick = 0
+        while quick < 20:
             for allocator in allocators:
                 fill(allocator, 8 << 20)
-            child = os.fork()
-            if child == 0:
-                os._exit(len(tasks()) - 1)
+            start = time.monotonic()
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                child = os.fork()
+                if child == 0:
+                    os._exit(len(tasks()) - 1)
+            # On a busy machine one may take so long that it does not wait for the workers.
+            if time.monotonic() - start < 0.25:
+                quick += 1
+                assert not told, told
             assert os.waitpid(child, 0)[1] == 0
             # They come back without a further allocation or release.
             wait_for(lambda: workers() == 4)
@@ -166,7 +173,6 @@ def test_functions_that_run_after_a_fork_find_no_thread_of_ours_either(run_prepa
     run_prepared(
         """
         import concurrent.futures.thread, logging, random
-        warnings.simplefilter("error", DeprecationWarning)
         found = []
         def after():
             for _ in range(1000):
@@ -174,15 +180,51 @@ def test_functions_that_run_after_a_fork_find_no_thread_of_ours_either(run_prepa
             found.append(len(tasks()))
         os.register_at_fork(after_in_parent=after)
         kept = fill(native(bigmem.Deferred()), 8 << 20)
-        for _ in range(20):
+        while len(found) < 20:
             # They come back without a further allocation or release.
             wait_for(lambda: workers() == 1)
-            child = os.fork()
-            if child == 0:
-                os._exit(0)
+            start = time.monotonic()
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+            # On a busy machine one may take so long that it does not wait for the worker.
+            if time.monotonic() - start >= 0.25:
+                found.pop()
+            else:
+                assert not told, told
             assert os.waitpid(child, 0)[1] == 0
         wait_for(lambda: workers() == 1)
         assert found == [1] * 20, found
+
+
+        """
+    )
+
+
+def test_workers_that_ended_for_a_fork_that_did_not_wait_for_all_come_back(
+    run_prepared: Run,
+) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for size in (1, 3):
+            table, pool = _core.ProbedPages(), bigmem.ReclaimPool(size)
+            allocator = native(bigmem.Deferred(), table, reclaim=pool)
+            kept = fill(allocator, 1 << 20)
+            wait_for(lambda: pool.running == size)
+            table.delay("decommit", 1)
+            fill(allocator, 8 << 20)
+            wait_for(lambda: table.calls("decommit")[0] > 0)
+            child = os.fork()  # waits a quarter of a second for the one that is busy
+            if child == 0:
+                os._exit(0)
+            table.delay("decommit", 0)
+            assert os.waitpid(child, 0)[1] == 0
+            wait_for(lambda: pool.running == size)
+            assert allocator.flush(20)
+            assert pool.running == size
         """
     )
 
@@ -257,12 +299,15 @@ def test_a_living_child_costs_the_parent_no_copy_of_its_idle_memory(
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         size = 64 << 20
         allocator = native(bigmem.Recycle(decay=1000), huge=sys.argv[1])
+        from kernel import areas
         def step():
-            fill(allocator, size)
+            return fill(allocator, size).ctypes.data
+        def huge_bytes():
+            return sum(area["AnonHugePages"] for area in areas(address, size))
         held = fill(allocator, size, 7)
         for _ in range(3):
-            step()
-        huge_before = bigmem.osmem.huge_page_bytes()
+            address = step()
+        huge_before = huge_bytes()
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -273,7 +318,7 @@ def test_a_living_child_costs_the_parent_no_copy_of_its_idle_memory(
         step()
         # Its interpreter pages are copied; 64 MiB would be 16384.
         assert faults() - before < 1000, faults() - before
-        assert bigmem.osmem.huge_page_bytes() >= huge_before
+        assert huge_bytes() >= huge_before
         # What was live is the child's too: it goes back instead of being copied page by page.
         del held
         assert allocator.flush(20)
