@@ -296,10 +296,15 @@ def test_an_allocation_waits_for_the_gpu_where_the_budget_has_no_room(
     block = budgeted.allocate(30 * MIB)
     assert gpu.attach(block.address)
     block.release()
-    timer = threading.Timer(0.2, gpu.finish_all)
-    timer.start()
+    ending = threading.Event()
+
+    def finish_all() -> None:
+        ending.set()
+        gpu.finish_all()
+
+    threading.Timer(0.2, finish_all).start()
     assert budgeted.allocate(20 * MIB).nbytes == 20 * MIB
-    assert not timer.is_alive()
+    assert ending.is_set()
     assert budgeted.stats().wait_seconds > 0
 
 

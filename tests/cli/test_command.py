@@ -125,10 +125,11 @@ def test_the_process_becomes_the_program(programs, number):
     script = programs.write(
         "a.py",
         """
-        import os, signal, sys
+        import os, signal, sys, time
         import numpy
         print(os.getpid(), signal.getsignal(signal.SIGTERM), *sys.argv, input(), flush=True)
-        signal.pause()
+        for _ in range(6000):  # no pause, which a signal just before it would not end
+            time.sleep(0.01)
         """,
     )
     process = programs.start([COMMAND, "run", script, "--allocator", "x"])

@@ -39,6 +39,7 @@ def test_each_stall_is_counted_and_stands_in_the_trace(
     with bigmem.wrappers.Traced(allocator) as traced:
         traced.allocate(MIB).release()
         assert allocator.flush(20)
+        wait_for(lambda: fake.memory() == 0)  # out of the map a moment before
         assert stalls_in(traced.events()) == []
         for call in CALLS[mechanism]:
             fake.delay(call, LONG)

@@ -116,6 +116,7 @@ def test_a_forked_child_has_figures_of_its_own(start: Start) -> None:
     child = int(parent.said)  # type: ignore[attr-defined]
     with Watched(parent.pid) as first, Watched(child) as second:
         until(lambda: second.read()["total"]["live"] == 24 * MIB)
+        until(lambda: first.read()["total"]["live"] == 8 * MIB)  # from before it had both blocks
         seen = first.read()
         assert seen["process"] == parent.pid
         assert seen["total"]["live"] == 8 * MIB

@@ -21,8 +21,8 @@ def run(program: str) -> None:
 
 
 def test_a_fault_has_a_price_in_both_regimes() -> None:
-    small = page_costs(SIZE, huge=False, seconds=0.4).fault_s
-    huge = page_costs(SIZE, huge=True, seconds=0.4).fault_s
+    small = page_costs(SIZE, huge=False, seconds=60.0).fault_s
+    huge = page_costs(SIZE, huge=True, seconds=60.0).fault_s
     assert 0 < small < 1e-3
     if osmem.huge_pages_work():
         # 512 times as much is zeroed, at once.
@@ -85,6 +85,7 @@ def test_no_more_than_a_tenth_of_what_is_left_is_touched() -> None:
             resource.setrlimit(limit, (nbytes, resource.getrlimit(limit)[1]))
 
         MIB = 1 << 20
+        costs.pressure.headroom = lambda: None  # whatever this machine has left
         wanted = costs.affordable(1 << 50)
         soft(resource.RLIMIT_AS, 4096 * MIB)
         by_space = costs.affordable(1 << 50)
