@@ -58,18 +58,23 @@ def resources(
     That names the file, the curve and, where kernels are of one, the group. All programs are
     compiled side by side.
     """
-    options = [
+    wanted = options(architecture)
+    sources = _programs(match)
+    with ThreadPoolExecutor() as pool:
+        logs = pool.map(lambda source: compiler(source, wanted), sources.values())
+        for title, log in zip(sources, logs, strict=True):
+            _, *parts = log.split("Compiling entry function ")
+            yield title, [_kernel(part) for part in reversed(parts)]
+
+
+def options(architecture: str) -> list[str]:
+    """Those of the backend, CuPy's own, and that the assembler tells what kernels take."""
+    return [
         *program.OPTIONS,
         f"--gpu-architecture={architecture}",
         "--ptxas-options=-v",
         "--device-as-default-execution-space",
     ]
-    sources = _programs(match)
-    with ThreadPoolExecutor() as pool:
-        logs = pool.map(lambda source: compiler(source, options), sources.values())
-        for title, log in zip(sources, logs, strict=True):
-            _, *parts = log.split("Compiling entry function ")
-            yield title, [_kernel(part) for part in reversed(parts)]
 
 
 def _kernel(log: str) -> Kernel:
@@ -152,8 +157,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--architecture", default="sm_90")
     parser.add_argument("--match", default="", help="only files whose name contains this")
-    options = parser.parse_args()
-    for title, kernels in resources(wheel(), options.architecture, options.match):
+    arguments = parser.parse_args()
+    for title, kernels in resources(wheel(), arguments.architecture, arguments.match):
         print("\n".join(lines(title, kernels)), flush=True)
 
 

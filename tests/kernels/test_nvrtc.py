@@ -56,7 +56,7 @@ NOT_OPTIMISED = "--device-debug"
 CURVES = {"Bn128": "bn128.cuh", "Bls12381": "bls12381.cuh"}
 
 
-OPTIONS = (*program.OPTIONS, "--gpu-architecture=sm_90", "--device-as-default-execution-space")
+OPTIONS = kernel_resources.options("sm_90")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def compiler():
 
 def compile_for_gpu(compiler, source: str, *more_options: str) -> None:
     """Compile to machine code, which the assembler tells of, or fail with the compiler's log."""
-    log = compiler(source, [*OPTIONS, "--ptxas-options=-v", *more_options])
+    log = compiler(source, [*OPTIONS, *more_options])
     assert log.count("Compiling entry function") == source.count("__global__") > 0
 
 
@@ -116,4 +116,4 @@ def test_no_kernel_of_sums_in_g1_spills(compiler, file):
 
 def test_what_does_not_compile_is_told_in_the_compilers_words(compiler):
     with pytest.raises(RuntimeError, match='"undefined" is undefined'):
-        compiler("__global__ void f() { undefined(); }", list(OPTIONS))
+        compiler("__global__ void f() { undefined(); }", OPTIONS)

@@ -1,6 +1,5 @@
 """Programs under the profiler, in a process of their own, and made-up accounts of some."""
 
-import ctypes
 import os
 import subprocess
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from bench import machine
 from bigmem.cli import _launch
 from bigmem.profile.prices import PagePrices, Prices
 from bigmem.profile.record import LineRecord, Record, read
@@ -43,7 +43,7 @@ def profiled(
             [python or argv[0], *argv[1:]],
             env={**environment, "NUMPY_MADVISE_HUGEPAGE": str(int(huge)), **(env or {})},
             cwd=folder,
-            preexec_fn=None if huge else (lambda: ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)),
+            preexec_fn=None if huge else machine.forbid_huge_pages,
             capture_output=True,
             text=True,
             timeout=120,
