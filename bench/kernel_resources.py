@@ -64,6 +64,8 @@ def resources(
         logs = pool.map(lambda source: compiler(source, wanted), sources.values())
         for title, log in zip(sources, logs, strict=True):
             _, *parts = log.split("Compiling entry function ")
+            if not parts:
+                raise ValueError(f"the compiler's log of {title} tells of no kernel:\n{log}")
             yield title, [_kernel(part) for part in reversed(parts)]
 
 
@@ -75,6 +77,14 @@ def options(architecture: str) -> list[str]:
         "--ptxas-options=-v",
         "--device-as-default-execution-space",
     ]
+
+
+def anew(version: tuple[int, int]) -> list[str]:
+    """What makes NVRTC of this version compile.
+
+    From 12.9 on it looks among the results that the driver keeps, and says nothing of those.
+    """
+    return ["--no-cache"] if version >= (12, 9) else []
 
 
 def _kernel(log: str) -> Kernel:
@@ -113,8 +123,12 @@ def wheel() -> Compiler:
         if path.name.startswith("libnvrtc-builtins.so"):  # the other one looks for it
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(str(next(p for p in paths if p.name.startswith("libnvrtc.so"))))
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    always = anew((major.value, minor.value))
 
     def compile_one(source: str, options: list[str]) -> str:
+        options = [*options, *always]
         encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         handle = ctypes.c_void_p()
         library.nvrtcCreateProgram(ctypes.byref(handle), source.encode(), b"k.cu", 0, None, None)
@@ -137,10 +151,12 @@ def of_cupy() -> tuple[Compiler, str]:
     import cupy
     from cupy.cuda import nvrtc
 
+    always = anew(nvrtc.getVersion())
+
     def compile_one(source: str, options: list[str]) -> str:
         handle = nvrtc.createProgram(source, "k.cu", [], [])
         try:
-            nvrtc.compileProgram(handle, options)
+            nvrtc.compileProgram(handle, [*options, *always])
         except nvrtc.NVRTCError:
             raise RuntimeError(nvrtc.getProgramLog(handle)) from None
         else:

@@ -1,5 +1,7 @@
 """What is read from the assembler's log of a compiled program."""
 
+import pytest
+
 from bench import kernel_resources
 from bench.kernel_resources import Kernel
 
@@ -28,3 +30,18 @@ def test_a_table_of_them() -> None:
     head, row = kernel_resources.lines("sort.cu bn128", [Kernel("first", 32, 16, 8)])
     assert head.split() == ["sort.cu", "bn128", "registers", "local", "bytes", "spilled"]
     assert row.split() == ["first", "32", "16", "8"]
+
+
+def test_a_log_that_tells_of_no_kernel_is_an_error() -> None:
+    found = kernel_resources.resources(lambda source, options: "", "sm_90", "sort")
+    with pytest.raises(ValueError, match=r"log of sort\.cu bn128 tells of no kernel"):
+        next(found)
+
+
+def test_results_that_the_driver_keeps_are_left_alone() -> None:
+    """NVRTC refuses what it does not know: it keeps nothing before 12.9."""
+    assert kernel_resources.anew((12, 8)) == []
+    assert kernel_resources.anew((12, 9)) == kernel_resources.anew((13, 0)) == ["--no-cache"]
+    wanted = kernel_resources.options("sm_90")
+    source = 'extern "C" __global__ void one(int* x) { *x = 1; }'
+    assert "Compiling entry function 'one'" in kernel_resources.wheel()(source, wanted)

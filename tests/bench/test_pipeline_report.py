@@ -56,6 +56,16 @@ def test_a_gain_is_what_noise_would_not_bring_about(walls: list[float], ending: 
     assert sentence.endswith(ending)
 
 
+def test_all_that_gained_or_took_longer_are_named() -> None:
+    walls = {"inline": 2.0, "detached": 1.5, "early": 1.4, "recycle": 1.0, "madvise": 2.2}
+    runs = {name: [run(wall)] * 5 for name, wall in walls.items()}
+    results = summary(**runs, explicit=[*[run(1.0)] * 4, run(2.1)], mimalloc=[run(1.2)] * 4)
+    assert pipeline_report.findings(results["cells"])[1:] == [
+        "4 KiB pages: others that gained: detached (0.75), early (0.70).",
+        "4 KiB pages: others that took longer: madvise (1.10).",
+    ]
+
+
 def test_what_pays_before_the_clock_starts_is_told_apart() -> None:
     walls = {"inline": 2.0, "recycle": 1.0, "pinned ahead": 0.5}
     results = summary(**{name: [run(wall)] * 5 for name, wall in walls.items()})
