@@ -10,6 +10,7 @@ would end later. The tables tell what is left out for want of time, or of memory
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,8 +42,9 @@ def compile_all() -> None:
         for curve in CURVES
         for number in range(len(PROGRAMS))
     ]
-    for process in started:
-        process.wait()
+    failed = sum(process.wait() != 0 for process in started)
+    if failed:
+        raise RuntimeError(f"{failed} of {len(started)} programs could not be compiled")
 
 
 def checks(run: Run, folder: Path) -> list[Part]:
@@ -91,6 +93,8 @@ def main() -> int:
         path, group = PROGRAMS[int(options.compile[1])]
         compiled(options.compile[0], path, group)
         return 0
+    # It would have every command of the prover's compile anew, within its time.
+    os.environ.pop("CUPY_CACHE_IN_MEMORY", None)
     try:
         device = Device(notify=lambda line: print(line, flush=True))
     except UnavailableBackend as error:
@@ -107,6 +111,9 @@ def main() -> int:
             parts.append(("windows", lambda: gpu_msm.sweep_windows(run, [16, 18, 20, 22])))
         else:
             parts += [*checks(run, folder), *times(run, folder)]
+        unknown = set(options.only) - {title for title, _ in parts}
+        if unknown:
+            parser.error(f"no part is called {' or '.join(sorted(unknown))}")
         for title, part in parts:
             if options.only and title != "compile" and title not in options.only:
                 continue

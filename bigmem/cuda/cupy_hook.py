@@ -96,7 +96,7 @@ class _Source:
 def _cupy() -> Any:
     try:
         import cupy
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # the latter where it can make no folder for its cache
         raise BigmemError(
             f"CuPy cannot be imported ({error}): pip install 'bigmem[cuda13]', or cuda12"
         ) from None

@@ -1,5 +1,9 @@
 """What the GPU bench counts, checks and leaves out, without a GPU."""
 
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
 import numpy as np
 import pytest
 from emulated_device import EmulatedDevice
@@ -22,6 +26,8 @@ FIGURES = {
 
 
 class Emulated(EmulatedDevice):
+    uploads = "pinned"
+
     @property
     def held(self):
         return self.peak
@@ -226,3 +232,45 @@ def test_the_work_of_a_stand_in(curve):
     uniform = proof_work(curve, 10, witness.values, len(key.coefficients))
     assert mixed.additions[1] < 0.5 * uniform.additions[1]
     assert mixed.nbytes < uniform.nbytes
+
+
+@pytest.fixture
+def bench_with(monkeypatch, tmp_path):
+    """bench_with(options): the bench on an emulated device; returns its exit code and tables."""
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))  # parts of it are used, not here
+    for name in ("gpu", "gpu_msm"):  # CuPy is at their head
+        monkeypatch.delitem(sys.modules, f"bench.{name}", raising=False)
+    gpu = importlib.import_module("bench.gpu")
+    monkeypatch.setattr(gpu, "Device", lambda **options: Emulated())
+    monkeypatch.setattr(gpu, "describe_gpu", dict)
+    monkeypatch.setattr(gpu, "gpu_line", lambda described: "A GPU.")
+    page = tmp_path / "gpu.md"
+    page.write_text("earlier")
+
+    def main(*options, exit_codes=(0,) * 18):
+        waiting = iter(exit_codes)
+        process = SimpleNamespace(wait=lambda: next(waiting))
+        monkeypatch.setattr(gpu.subprocess, "Popen", lambda command: process)
+        monkeypatch.setattr(gpu.gpu_times, "measure_ceilings", lambda run: None)
+        monkeypatch.setattr("sys.argv", ["bench.gpu", "--markdown", str(page), *options])
+        return gpu.main(), page.read_text()
+
+    return main
+
+
+def test_a_part_that_there_is_not_costs_no_earlier_result(bench_with, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench_with("--only", "ceilings", "sums")
+    assert ended.value.code == 2
+    assert "no part is called sums" in capsys.readouterr().err
+    assert (tmp_path / "gpu.md").read_text() == "earlier"
+
+
+@pytest.mark.parametrize("failed", [0, 5])
+def test_programs_that_do_not_compile_are_a_failure(bench_with, capsys, failed):
+    codes = (1,) * failed + (0,) * (18 - failed)
+    ended, page = bench_with("--only", "ceilings", exit_codes=codes)
+    assert ended == (1 if failed else 0)
+    assert page != "earlier"
+    told = "RuntimeError: 5 of 18 programs could not be compiled" in capsys.readouterr().out
+    assert told == bool(failed)

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -235,11 +236,19 @@ def test_each_device_has_its_own_without_a_choice(
 
 
 def test_what_is_missing_is_told(
-    fake: _core.FakeCuda, allocator: PinnedAllocator, monkeypatch: pytest.MonkeyPatch
+    fake: _core.FakeCuda,
+    allocator: PinnedAllocator,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     with pytest.raises(bigmem.BigmemError, match="PinnedAllocator"):
         install_cupy(bigmem.ArenaAllocator())  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(bigmem.BigmemError, match="CuPy cannot be imported"):
+        install_cupy(allocator)
+    (tmp_path / "cupy.py").write_text('raise PermissionError(13, "Permission denied", "/.cupy")')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy")
+    with pytest.raises(bigmem.BigmemError, match=r"CuPy cannot be imported \(.*'/\.cupy'"):
         install_cupy(allocator)
     uninstall_cupy()

@@ -269,6 +269,23 @@ def test_without_cupy(no_cupy):
     assert line.startswith("proving on the CPU: the cuda backend needs CuPy")
 
 
+def test_a_folder_that_cupy_cannot_make(monkeypatch, tmp_path):
+    """It makes that of its cache when it is imported."""
+    text = 'raise NotADirectoryError(20, "Not a directory", "/dev/null/.cupy/kernel_cache")'
+    (tmp_path / "cupy.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    reason = (
+        r"cannot be kept \(/dev/null/\.cupy/kernel_cache: not a directory\): set CUPY_CACHE_DIR"
+    )
+    with pytest.raises(UnavailableBackend, match=reason):
+        get_backend("cuda")
+    told = []
+    assert get_backend("auto", domain=1 << 20, notify=told.append).name == "cpu"
+    assert len(told) == 1
+    assert told[0].startswith("proving on the CPU: compiled kernels cannot be kept")
+
+
 def test_small_circuits_never_look_for_a_gpu(monkeypatch):
     def fail(*arguments, **options):
         raise AssertionError

@@ -25,13 +25,16 @@ import pytest
 
 import bigmem.cuda
 from bench import machine
-from bench.device import Gpu
+from bench.device import Gpu, available
 from prover import curves
 from prover.backends.cpu import _cpu
 
 # Compile anew, on a machine where these tests ran before, too: a program that CuPy or the driver
 # (for NVRTC from 12.9 on) has kept comes without a log.
 os.environ.update(CUPY_CACHE_IN_MEMORY="1", CUDA_CACHE_DISABLE="1")
+# With these a log is empty, or a launch waits for the kernel.
+for name in ("CUPY_COMPILE_WITH_PTX", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS"):
+    os.environ.pop(name, None)
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "prover" / "kernels"
@@ -45,7 +48,7 @@ Affine = tuple["Element", "Element"] | None
 def what_is_missing() -> str | None:
     try:
         import cupy
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # the latter where it can make no folder for its cache
         return f"CuPy cannot be imported ({error}); `make test-gpu` installs it"
     try:
         cupy.cuda.runtime.getDeviceCount()
@@ -168,9 +171,13 @@ def resources_told() -> list[str]:
 
 
 def driver_version() -> str:
-    """What nvidia-smi calls it; the runtime does not tell."""
+    """What nvidia-smi calls it, which some containers lack; the runtime does not tell."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "(nvidia-smi tells no version)"
+    return done.stdout.split()[0]
 
 
 def version(number: int) -> str:
@@ -368,12 +375,14 @@ def gpu() -> Gpu:
 @pytest.fixture(scope="session", autouse=True)
 def touched_memory() -> None:
     """A virtual machine's memory is slow to come the first time it is touched."""
-    machine.warm_up(16 << 30, threads=16)
+    machine.warm_up(min(16 << 30, available() // 2), threads=16)
 
 
 @pytest.fixture
 def pinned(gpu: Gpu) -> Iterator[bigmem.cuda.PinnedAllocator]:
     """A pinned arena that gives everything back at the end."""
+    for compiling in PROGRAMS.values():  # for other tests: it takes memory, and the processor
+        compiling.exception()
     gpu.enter()
     with bigmem.cuda.PinnedAllocator(name="test") as allocator:
         yield allocator

@@ -1,12 +1,21 @@
 """The pages' examples for a GPU run on one, those for PyTorch where it is installed."""
 
-import importlib.util
+import importlib.metadata
 from pathlib import Path
 
 import pytest
 from code_blocks import PACKAGES, collect, lay_out, run_python
 
-HERE = {"a GPU", *(name for name in PACKAGES if importlib.util.find_spec(name))}
+
+def can_be_used(name: str) -> bool:
+    """Whether a package is installed, and not in a build for processors alone."""
+    try:
+        return not importlib.metadata.version(name).endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+HERE = {"a GPU", *filter(can_be_used, PACKAGES)}
 BLOCKS = [block for block in collect()[0] if block.language == "python" and block.needs <= HERE]
 
 

@@ -142,7 +142,10 @@ def test_cupy_capture_survives_a_release(gpu: Gpu, pinned: PinnedAllocator, bloc
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch is built without CUDA")
+    return torch
 
 
 def test_torch_copies_asynchronously_at_full_speed(

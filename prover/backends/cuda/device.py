@@ -17,6 +17,7 @@ from prover.backends.cuda.program import (
     compiled,
     first_line,
     no_compiler,
+    no_cupy,
 )
 from prover.backends.cuda.side_by_side import side_by_side
 from prover.backends.cuda.staging import Staging
@@ -76,11 +77,8 @@ class Device:
     ) -> None:
         try:
             import cupy
-        except ImportError as error:
-            raise UnavailableBackend(
-                f"the cuda backend needs CuPy ({first_line(error)}); install bigmem[cuda12] or "
-                f"bigmem[cuda13], or {CPU_INSTEAD}"
-            ) from None
+        except (ImportError, OSError) as error:
+            raise no_cupy(error) from None
         try:
             count = cupy.cuda.runtime.getDeviceCount()
             if number >= count:

@@ -153,20 +153,37 @@ def _module(curve: str, path: Path, group: int | None, device: int) -> Any:
         with memory_errors():
             module.compile()
     except (RuntimeError, OSError, cupy.cuda.compiler.CompileException) as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            raise UnavailableBackend(
-                f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
-                f"CUPY_CACHE_DIR to a folder that can be written, or {CPU_INSTEAD}"
-            ) from None
         raise no_compiler(error) from None
     return module
 
 
+def no_cupy(error: ImportError | OSError) -> UnavailableBackend:
+    """What is told when CuPy cannot be imported. It makes the folder of its cache then."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return _no_cache(error)
+    return UnavailableBackend(
+        f"the cuda backend needs CuPy ({first_line(error)}); install bigmem[cuda12] or "
+        f"bigmem[cuda13], or {CPU_INSTEAD}"
+    )
+
+
 def no_compiler(error: Exception) -> UnavailableBackend:
-    """What is told when NVRTC, or the driver, gives this error instead of kernels."""
+    """What is told when NVRTC, or the driver, gives this error instead of kernels.
+
+    Or CuPy, where it cannot write what was compiled.
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        return _no_cache(error)
     return UnavailableBackend(
         f"the cuda backend's kernels cannot be compiled for this GPU ({first_line(error)}); "
         f"{CPU_INSTEAD}"
+    )
+
+
+def _no_cache(error: OSError) -> UnavailableBackend:
+    return UnavailableBackend(
+        f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
+        f"CUPY_CACHE_DIR to a folder that can be written, or {CPU_INSTEAD}"
     )
 
 
