@@ -50,7 +50,7 @@ def measure_ceilings(run: Run) -> None:
     rng = np.random.default_rng(3)
     for curve in CURVES.values():
         program = Program(compiled(curve.name, PRODUCTS))
-        threads, blocks, count = 256, 132 * 16, 256
+        threads, blocks, count = 256, 16 * run.figures["gpu"]["multiprocessors"], 256
         x = device.array(random_scalars((2 * threads * blocks,), rng))
         milliseconds = events_ms(program.launch, "products", blocks, threads, x, np.int32(count))
         rate = 2 * count * threads * blocks / milliseconds / 1e6
