@@ -25,6 +25,8 @@ constexpr std::size_t first_huge_chunk = std::size_t{256} << 20;
 constexpr std::size_t small_region = std::size_t{64} << 20;
 // Bytes populated by one call, so that others who map memory wait no longer than that takes.
 constexpr std::size_t populate_step = std::size_t{16} << 20;
+// An allocation that the system refuses waits so long at most for memory that is on its way.
+constexpr double longest_refusal = 10;
 
 bool address_range_is_limited() {
   rlimit limit;
@@ -204,6 +206,8 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
   // What is released may be had again only where blocks share mappings.
   const bool may_wait = has_fences() && !config_.mapping_per_block;
   bool fresh = !looks && !may_wait, asked = !may_wait;
+  bool last = false;
+  double refused = 0;
   for (;;) {
     const std::uint64_t returns = returns_.load();
     Attempt attempted = fresh ? Attempt::no_room : Attempt::need_headroom;
@@ -237,11 +241,18 @@ Arena::Result Arena::allocate(std::size_t nbytes, std::size_t alignment, Lease& 
       rouse();
       return Result::good;
     }
-    // Refused by the system. Our own idle memory may be in the way.
+    // Refused by the system. Our own idle memory may be in the way, for a while: others may release
+    // more all the time.
+    const double now = seconds_now();
+    if (!refused) refused = now;
+    if (now - refused > longest_refusal) return Result::out_of_memory;
     if (reclaim_one(ExtentMap::Take::any, SIZE_MAX, Goal::clean, Advice::dontneed).tried) continue;
     {
       std::lock_guard lock(mutex_);
-      if (!coming_back() && returns_.load() == returns) return Result::out_of_memory;
+      const bool coming = coming_back();
+      // Once nothing is on its way, one more attempt finds all that had been released before it.
+      if (!coming && (last || returns_.load() == returns)) return Result::out_of_memory;
+      last = !coming;
     }
     std::this_thread::sleep_for(breath);
   }
@@ -330,8 +341,7 @@ bool Arena::commit(Extent* extent, std::size_t size, bool zero) noexcept {
   extent = extent->map->release(extent, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
   if (extent) {
-    reclaim_extent(extent, Goal::clean, Advice::dontneed);
-    returns_.fetch_sub(1);  // no more than there was before
+    reclaim_extent(extent, Goal::clean, Advice::dontneed, false);
   }
   return false;
 }

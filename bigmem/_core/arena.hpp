@@ -199,9 +199,10 @@ class Arena final : public Source, public Reclaimable, public std::enable_shared
   bool commit_growth(Extent* extent, std::size_t before) noexcept;
   bool move_block(Lease& lease, std::size_t size) noexcept;
   Extent* take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcept;
-  Reclaimed reclaim_extent(Extent* extent, Goal goal, Advice advice) noexcept;
+  Reclaimed reclaim_extent(Extent* extent, Goal goal, Advice advice, bool had = true) noexcept;
   static void adapt_chunk(Zone& zone, std::size_t size, double seconds) noexcept;
-  void finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<std::mutex>& lock);
+  void finish(Extent* extent, ExtentMap::Outcome outcome, bool had,
+              std::unique_lock<std::mutex>& lock);
   void unreserve(std::uintptr_t begin, std::size_t size) noexcept;
   Reclaimed reclaim_one(ExtentMap::Take what, std::size_t limit, Goal goal, Advice advice) noexcept;
   bool reclaim_pending() noexcept;

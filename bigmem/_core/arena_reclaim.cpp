@@ -72,8 +72,10 @@ Extent* Arena::take(Zone& zone, ExtentMap::Take what, std::size_t limit) noexcep
 }
 
 // Does what is owed to an extent in state reclaiming: contents that nobody may see are wiped, and
-// the memory goes back, unless the wiped range is to be used again.
-Arena::Reclaimed Arena::reclaim_extent(Extent* extent, Goal goal, Advice advice) noexcept {
+// the memory goes back, unless the wiped range is to be used again. What the system has refused to
+// commit, of which nothing was ever `had`, does not count as given back.
+Arena::Reclaimed Arena::reclaim_extent(Extent* extent, Goal goal, Advice advice,
+                                       bool had) noexcept {
   using Outcome = ExtentMap::Outcome;
   const double start = seconds_now();
   const PagesTable& pages = config_.pages;
@@ -108,7 +110,7 @@ Arena::Reclaimed Arena::reclaim_extent(Extent* extent, Goal goal, Advice advice)
                                                       : Outcome::clean;
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Observer> observer = observer_;
-  finish(extent, outcome, lock);
+  finish(extent, outcome, had, lock);
   const double seconds = seconds_now() - start;
   if (observer) observer->reclaimed(size, start, seconds);
   const bool returned = outcome == Outcome::clean_zero || outcome == Outcome::clean;
@@ -124,7 +126,8 @@ void Arena::adapt_chunk(Zone& zone, std::size_t size, double seconds) noexcept {
 }
 
 // Comes with the lock held and leaves without it.
-void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<std::mutex>& lock) {
+void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, bool had,
+                   std::unique_lock<std::mutex>& lock) {
   using Outcome = ExtentMap::Outcome;
   ExtentMap& map = *extent->map;
   const std::size_t size = extent->size;
@@ -132,7 +135,7 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
   std::uintptr_t begin = extent->begin;
   std::size_t unmap = 0;
   if (outcome == Outcome::refused) ++counters_.reclaim_failures;
-  if (clean) counters_.reclaimed += size;
+  if (clean && had) counters_.reclaimed += size;
   if (clean && config_.mapping_per_block) {
     map.remove(extent);
     unmap = size;
@@ -152,13 +155,13 @@ void Arena::finish(Extent* extent, ExtentMap::Outcome outcome, std::unique_lock<
   if (credit && gone) config_.budget->credit(size);
   if (credit && !gone) uncredited_ += size;
   unmapping_ += unmap;
-  if (!unmap) returns_.fetch_add(1);
+  if (!unmap && had) ++returns_;
   lock.unlock();
   if (!unmap) return;
   unreserve(begin, unmap);
   lock.lock();
   unmapping_ -= unmap;
-  returns_.fetch_add(1);
+  if (had) ++returns_;
   if (credit && !gone) {
     uncredited_ -= size;
     config_.budget->credit(size);

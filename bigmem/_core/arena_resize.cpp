@@ -128,7 +128,7 @@ bool Arena::commit_growth(Extent* extent, std::size_t before) noexcept {
   if (!refusal) return true;
   Extent* rest = zone.map.shrink(extent, before, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
-  if (rest) reclaim_extent(rest, Goal::clean, Advice::dontneed);
+  if (rest) reclaim_extent(rest, Goal::clean, Advice::dontneed, false);
   return false;
 }
 
@@ -180,10 +180,18 @@ bool Arena::move_block(Lease& lease, std::size_t size) noexcept {
   for (Extent* each : left) {
     if (!each || each->state != State::clean || !zone.map.covers_region(each)) continue;
     unmap[unmapped++] = {each->begin, each->size};
+    unmapping_ += each->size;
     zone.map.remove(each);
   }
   lock.unlock();
-  while (unmapped--) unreserve(unmap[unmapped].first, unmap[unmapped].second);
+  while (unmapped--) {
+    const auto [begin, length] = unmap[unmapped];
+    unreserve(begin, length);
+    lock.lock();
+    unmapping_ -= length;
+    ++returns_;
+    lock.unlock();
+  }
   return true;
 }
 

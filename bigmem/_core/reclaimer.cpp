@@ -34,6 +34,7 @@ constexpr std::size_t overhead_share = 256;
 constexpr std::size_t overhead = std::size_t{8} << 20;
 
 struct Registry {
+  std::mutex forks;  // held around each: glibc does not keep them apart
   std::mutex mutex;
   std::vector<Reclaimer*> reclaimers;
 };
@@ -44,6 +45,7 @@ Registry& registry() {
 }
 
 bool (*after_fork_in_parent)() = nullptr;
+std::atomic<bool> ending{false};  // the process, and no worker may start
 
 // Held, so that none ends its life meanwhile.
 std::vector<std::shared_ptr<Reclaimer>> all_reclaimers() {
@@ -108,10 +110,11 @@ void Reclaimer::remove(const Reclaimable* memory) noexcept {
 }
 
 void Reclaimer::start() noexcept {
-  Phase expected = Phase::idle;
-  if (!phase_.compare_exchange_strong(expected, Phase::starting)) {
-    if (expected == Phase::held) restart_.store(true);
-    return;
+  for (Phase expected = Phase::idle; !phase_.compare_exchange_strong(expected, Phase::starting);
+       expected = Phase::idle) {
+    if (expected != Phase::held) return;
+    restart_.store(true);
+    if (phase_.load() == Phase::held) return;  // fork_done() looks after letting go
   }
   int started = 0;
   for (int slot = 0; slot < workers_; ++slot) started += start_worker(slot);
@@ -327,6 +330,7 @@ bool Reclaimer::tell_to_end() noexcept {
 }
 
 void Reclaimer::end_all() noexcept {
+  ending.store(true);
   const auto all = all_reclaimers();
   for (const auto& reclaimer : all) reclaimer->tell_to_end();
   const double deadline = seconds_now() + longest_end;
@@ -367,11 +371,14 @@ void Reclaimer::wait_for_end(double deadline) noexcept {
 }
 
 void Reclaimer::prepare_fork() {
-  std::vector<std::shared_ptr<Reclaimer>> told;
-  for (auto& reclaimer : all_reclaimers())
-    if (reclaimer->tell_to_end()) told.push_back(std::move(reclaimer));
-  const double deadline = seconds_now() + longest_end;
-  for (const auto& reclaimer : told) reclaimer->wait_for_end(deadline);
+  registry().forks.lock();
+  {
+    std::vector<std::shared_ptr<Reclaimer>> told;
+    for (auto& reclaimer : all_reclaimers())
+      if (reclaimer->tell_to_end()) told.push_back(std::move(reclaimer));
+    const double deadline = seconds_now() + longest_end;
+    for (const auto& reclaimer : told) reclaimer->wait_for_end(deadline);
+  }  // where this was the last to hold one, its life ends, which takes the lock
   registry().mutex.lock();
   for (Reclaimer* reclaimer : registry().reclaimers) {
     reclaimer->mutex_.lock();
@@ -381,6 +388,8 @@ void Reclaimer::prepare_fork() {
 
 void Reclaimer::fork_done(bool in_child) {
   bool restart = false;
+  if (in_child) ending.store(false);
+  const bool stays_held = ending.load();
   for (Reclaimer* reclaimer : registry().reclaimers) {
     if (in_child) {
       // The workers, if any, stayed behind; others start when they are needed.
@@ -393,12 +402,14 @@ void Reclaimer::fork_done(bool in_child) {
     }
     for (const auto& memory : reclaimer->memories_) memory->after_fork(in_child);
     reclaimer->mutex_.unlock();
-    restart |= reclaimer->restart_.load();
+    if (stays_held) continue;
     reclaimer->stopping_.store(false);
     Phase expected = Phase::held;
     reclaimer->phase_.compare_exchange_strong(expected, Phase::idle);
+    restart |= reclaimer->restart_.load();
   }
   registry().mutex.unlock();
+  registry().forks.unlock();
   if (in_child || !restart) return;
   // Python runs pending calls in its main thread only, which may be waiting; but a process whose
   // other threads fork has threads anyway, so nothing is gained by waiting for it.

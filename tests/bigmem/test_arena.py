@@ -407,24 +407,3 @@ def test_an_allocator_is_known_to_others_only_once_it_is_whole(
     allocator = bigmem.ArenaAllocator()
     assert allocator not in known
     assert allocator in bigmem.allocator.open_allocators()
-
-
-def test_what_comes_back_while_an_allocation_is_refused_is_not_missed(native: Native) -> None:
-    table = _core.ProbedPages()
-    allocator = native(bigmem.Deferred(), "never", table=table, mapping_per_block=True)
-    block = touched(allocator, 8 * MIB)
-    before = table.calls("reserve")[0]
-    table.delay("decommit", 0.05)
-    table.delay("reserve", 0.5)
-    table.refuse("reserve", errno.ENOMEM)
-
-    def relent() -> None:
-        """In the middle of the second attempt; the memory has come back during the first."""
-        wait_until(lambda: table.calls("reserve")[0] > before + 1)
-        table.refuse("reserve", 0)
-
-    thread = threading.Thread(target=relent)
-    block.release()
-    thread.start()
-    assert allocator.allocate(64 * MIB).nbytes == 64 * MIB
-    thread.join()

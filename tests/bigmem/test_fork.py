@@ -408,3 +408,60 @@ def test_a_childs_budget_counts_nothing_that_its_parent_was_unmapping(run_prepar
         assert budget.used == 0
         """
     )
+
+
+@pytest.mark.parametrize("closes", ["flush", "with"])
+def test_a_fork_may_be_the_last_to_know_a_pool(run_prepared: Run, closes: str) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for _ in range(5):
+            pool = bigmem.ReclaimPool(1)
+            allocator = native(bigmem.Deferred(), reclaim=pool)
+            array = fill(allocator, 8 << 20)
+            time.sleep(0.1)  # the worker rests for twenty milliseconds at a time by now
+            if sys.argv[1] == "with":
+                with allocator:
+                    del array
+                    allocator.flush()
+            else:
+                del array
+                allocator.flush()
+                allocator.close()
+            del allocator, pool
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            wait_for(lambda: workers() == 0)
+        """,
+        closes,
+    )
+
+
+def test_a_fork_while_the_process_ends_starts_no_workers(run_prepared: Run) -> None:
+    run_prepared(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        table, pool = _core.ProbedPages(), bigmem.ReclaimPool(1)
+        allocator = native(bigmem.Deferred(), table, reclaim=pool)
+        fill(allocator, 1 << 20)
+        wait_for(lambda: pool.running == 1 and allocator.stats().pending == 0)
+        table.delay("decommit", 1)
+        called = table.calls("decommit")[0]
+        fill(allocator, 8 << 20)
+        wait_for(lambda: table.calls("decommit")[0] > called)
+        _core.end_workers()  # one is still busy
+        table.delay("decommit", 0)
+        child = os.fork()
+        if child == 0:
+            array = fill(allocator, 8 << 20)
+            del array
+            os._exit(0 if allocator.flush(20) and pool.running == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        fill(allocator, 8 << 20)
+        wait_for(lambda: workers() == 0)
+        fill(allocator, 8 << 20)
+        assert pool.running == workers() == 0
+        """
+    )
