@@ -143,7 +143,7 @@ Arena::Attempt Arena::attempt(Zone& zone, std::size_t size, std::size_t alignmen
   if (found.from == State::warm) ++counters_.warm_hits;
   if (found.extent->size > size)
     zone.map.set_aside(nodes_to_cut);
-  else
+  else if (!config_.pages.needs_commit)
     note_peaks();
   contents = {!found.zero, found.from == State::clean};
   lease.address = reinterpret_cast<void*>(found.extent->begin);
@@ -328,21 +328,21 @@ bool Arena::commit(Extent* extent, std::size_t size, bool zero) noexcept {
   const bool good = !commits || pages.commit(pages.context, reinterpret_cast<void*>(extent->begin),
                                              round_up(extent->size, zone.unit), zone.page) == 0;
   const bool cuts = extent->size > size;
-  if (good && !cuts) return true;
+  if (good && !cuts && !pages.needs_commit) return true;
   std::unique_lock lock(mutex_);
   if (cuts) zone.map.put_back(nodes_to_cut);
   if (good) {
-    extent->zero = zero;  // for what is cut off
-    zone.map.shrink(extent, size, State::warm, seconds_now(), serial_);
-    extent->zero = false;
+    if (cuts) {
+      extent->zero = zero;  // for what is cut off
+      zone.map.shrink(extent, size, State::warm, seconds_now(), serial_);
+      extent->zero = false;
+    }
     note_peaks();
     return true;
   }
   extent = extent->map->release(extent, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
-  if (extent) {
-    reclaim_extent(extent, Goal::clean, Advice::dontneed, false);
-  }
+  if (extent) reclaim_extent(extent, Goal::clean, Advice::dontneed, false);
   return false;
 }
 

@@ -109,8 +109,10 @@ Source::Resized Arena::grow_block(Lease& lease, std::size_t size, bool fresh,
     }
     const std::size_t before = extent->size;
     zone.map.grow(extent, size);
-    note_peaks();
-    if (!commits) return Resized::done;
+    if (!commits) {
+      note_peaks();
+      return Resized::done;
+    }
     zone.map.set_aside(nodes_to_resize);
     lock.unlock();
     return commit_growth(extent, before) ? Resized::done : Resized::refused;
@@ -125,7 +127,10 @@ bool Arena::commit_growth(Extent* extent, std::size_t before) noexcept {
                            extent->size - before, zone.page);
   std::unique_lock lock(mutex_);
   zone.map.put_back(nodes_to_resize);
-  if (!refusal) return true;
+  if (!refusal) {
+    note_peaks();
+    return true;
+  }
   Extent* rest = zone.map.shrink(extent, before, State::reclaiming, seconds_now(), ++serial_);
   lock.unlock();
   if (rest) reclaim_extent(rest, Goal::clean, Advice::dontneed, false);

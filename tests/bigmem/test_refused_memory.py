@@ -115,15 +115,21 @@ def test_what_others_release_all_the_time_is_not_waited_for(
     kept.release()
 
 
-def test_what_was_never_had_does_not_count_as_given_back() -> None:
+def test_what_was_never_had_does_not_count() -> None:
     table = _core.ProbedPages(True)
     allocator = arena(table, bigmem.Deferred(), 0)
     table.refuse("commit", errno.ENOMEM)
     with pytest.raises(bigmem.OutOfMemory):
         allocator.allocate(8 * MIB)
+    stats = allocator.stats()
+    assert stats.peak_live == stats.peak_resident == 0
     table.refuse("commit", 0)
     block = allocator.allocate(8 * MIB)
     table.refuse("commit", errno.ENOMEM)
     assert not _core.resize_block(block, 16 * MIB)
-    assert allocator.stats().reclaimed == 0
-    assert allocator.stats().live == 8 * MIB
+    stats = allocator.stats()
+    assert stats.reclaimed == 0
+    assert stats.live == stats.peak_live == stats.peak_resident == 8 * MIB
+    table.refuse("commit", 0)
+    assert _core.resize_block(block, 16 * MIB)
+    assert allocator.stats().peak_live == 16 * MIB
