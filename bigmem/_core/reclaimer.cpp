@@ -34,7 +34,6 @@ constexpr std::size_t overhead_share = 256;
 constexpr std::size_t overhead = std::size_t{8} << 20;
 
 struct Registry {
-  std::mutex forks;  // held around each: glibc does not keep them apart
   std::mutex mutex;
   std::vector<Reclaimer*> reclaimers;
 };
@@ -371,7 +370,6 @@ void Reclaimer::wait_for_end(double deadline) noexcept {
 }
 
 void Reclaimer::prepare_fork() {
-  registry().forks.lock();
   {
     std::vector<std::shared_ptr<Reclaimer>> told;
     for (auto& reclaimer : all_reclaimers())
@@ -409,7 +407,6 @@ void Reclaimer::fork_done(bool in_child) {
     restart |= reclaimer->restart_.load();
   }
   registry().mutex.unlock();
-  registry().forks.unlock();
   if (in_child || !restart) return;
   // Python runs pending calls in its main thread only, which may be waiting; but a process whose
   // other threads fork has threads anyway, so nothing is gained by waiting for it.
