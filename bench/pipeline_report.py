@@ -182,11 +182,9 @@ def findings(entries: list[Summary]) -> list[str]:
             gained = [entry for entry in others if _beats(entry, base)]
             lost = [entry for entry in others if _beats(base, entry)]
             for what, found in (("others that gained", gained), ("others that took longer", lost)):
-                if found:
-                    names = ", ".join(
-                        f"{entry['policy']} ({entry['against']['median']:.2f})" for entry in found
-                    )
-                    sentences.append(f"{regime} pages: {what}: {names}.")
+                names = [f"{e['policy']} ({e['against']['median']:.2f})" for e in found]
+                if names:
+                    sentences.append(f"{regime} pages: {what}: {', '.join(names)}.")
         sentences += [f"{regime} pages: {_verdict(entry, base)}" for entry in apart]
     return sentences
 

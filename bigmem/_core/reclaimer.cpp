@@ -194,8 +194,8 @@ void* Reclaimer::thread_main(void* argument) {
 // Notes the end of a worker; false if it is not wanted any more, as a fork has given up waiting.
 bool Reclaimer::end(int slot, bool asked) noexcept {
   std::lock_guard lock(mutex_);
-  if (asked && !stopping_.load() && !(closed_.load() && memories_.empty())) return false;
   if (!asked) return true;  // another takes its place at once
+  if (!stopping_.load() && !is_spent()) return false;
   manned_[slot].store(false);
   running_.fetch_sub(1);
   return true;
@@ -298,7 +298,7 @@ bool Reclaimer::attach(const Fences* fences, std::uintptr_t address,
 bool Reclaimer::may_end() noexcept {
   if (!closed_.load()) return false;
   std::lock_guard lock(mutex_);
-  return memories_.empty();
+  return is_spent();
 }
 
 void Reclaimer::sleep_until_woken() noexcept {

@@ -124,6 +124,8 @@ class Reclaimer : public std::enable_shared_from_this<Reclaimer> {
   bool run() noexcept;
   bool end(int slot, bool asked) noexcept;
   Reclaimable::Activity pass() noexcept;
+  // With the lock held: there is nothing left to look after, and never will be.
+  bool is_spent() const { return closed_.load() && memories_.empty(); }
   bool may_end() noexcept;
   bool told_to_end() const { return stopping_.load() || losing_.load() > 0; }
   void rest(int milliseconds) noexcept;

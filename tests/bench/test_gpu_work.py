@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from emulated_device import EmulatedDevice
 
+import bench
 from bench import gpu_times
 from bench.gpu_checks import wrong_transforms
 from bench.gpu_run import Run
@@ -238,8 +239,14 @@ def test_the_work_of_a_stand_in(curve):
 def bench_with(monkeypatch, tmp_path):
     """bench_with(options): the bench on an emulated device; returns its exit code and tables."""
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))  # parts of it are used, not here
-    for name in ("gpu", "gpu_msm"):  # CuPy is at their head
-        monkeypatch.delitem(sys.modules, f"bench.{name}", raising=False)
+
+    def forget():
+        """Those with CuPy at their head: nobody else may get these."""
+        for name in ("gpu", "gpu_msm"):
+            sys.modules.pop(f"bench.{name}", None)
+            vars(bench).pop(name, None)
+
+    forget()
     gpu = importlib.import_module("bench.gpu")
     monkeypatch.setattr(gpu, "Device", lambda **options: Emulated())
     monkeypatch.setattr(gpu, "describe_gpu", dict)
@@ -255,7 +262,8 @@ def bench_with(monkeypatch, tmp_path):
         monkeypatch.setattr("sys.argv", ["bench.gpu", "--markdown", str(page), *options])
         return gpu.main(), page.read_text()
 
-    return main
+    yield main
+    forget()
 
 
 def test_a_part_that_there_is_not_costs_no_earlier_result(bench_with, tmp_path, capsys):

@@ -197,8 +197,6 @@ def test_functions_that_run_after_a_fork_find_no_thread_of_ours_either(run_prepa
             assert os.waitpid(child, 0)[1] == 0
         wait_for(lambda: workers() == 1)
         assert found == [1] * 20, found
-
-
         """
     )
 

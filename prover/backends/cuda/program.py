@@ -159,11 +159,10 @@ def _module(curve: str, path: Path, group: int | None, device: int) -> Any:
 
 def no_cupy(error: ImportError | OSError) -> UnavailableBackend:
     """What is told when CuPy cannot be imported. It makes the folder of its cache then."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return _no_cache(error)
-    return UnavailableBackend(
+    return _unavailable(
+        error,
         f"the cuda backend needs CuPy ({first_line(error)}); install bigmem[cuda12] or "
-        f"bigmem[cuda13], or {CPU_INSTEAD}"
+        f"bigmem[cuda13], or {CPU_INSTEAD}",
     )
 
 
@@ -172,19 +171,21 @@ def no_compiler(error: Exception) -> UnavailableBackend:
 
     Or CuPy, where it cannot write what was compiled.
     """
-    if isinstance(error, OSError) and error.filename is not None:
-        return _no_cache(error)
-    return UnavailableBackend(
+    return _unavailable(
+        error,
         f"the cuda backend's kernels cannot be compiled for this GPU ({first_line(error)}); "
-        f"{CPU_INSTEAD}"
+        f"{CPU_INSTEAD}",
     )
 
 
-def _no_cache(error: OSError) -> UnavailableBackend:
-    return UnavailableBackend(
-        f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
-        f"CUPY_CACHE_DIR to a folder that can be written, or {CPU_INSTEAD}"
-    )
+def _unavailable(error: Exception, reason: str) -> UnavailableBackend:
+    """For this reason, unless the error names a file: that is of CuPy's cache."""
+    if isinstance(error, OSError) and error.filename is not None:
+        reason = (
+            f"compiled kernels cannot be kept ({error.filename}: {reason_of(error)}): set "
+            f"CUPY_CACHE_DIR to a folder that can be written, or {CPU_INSTEAD}"
+        )
+    return UnavailableBackend(reason)
 
 
 def first_line(error: Exception) -> str:
