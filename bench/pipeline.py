@@ -5,7 +5,9 @@
 A run is a fresh process that proves so many circuits with one key, after two that do not count.
 Runs are interleaved: each round makes one of every cell, in an order of its own. Every proof is
 verified from its files. Each run is kept in FOLDER/runs.jsonl as soon as it is made, and the same
-command goes on where it was stopped; tables and pictures show what there is by then.
+command goes on where it was stopped; tables and pictures show what there is by then. After more
+than ten minutes, or on another machine, a round that is not whole is made again: runs are only
+compared with those of the same sitting.
 
 The exit code is 1 if a run failed, its proofs were wrong, or more than 1 % of its wall time was
 explained by none of its layers.
@@ -108,9 +110,9 @@ class Comparison:
         for number in range(self._options.runs):
             random.Random(number).shuffle(runnable)
             for log2 in self._options.log2:  # a size at a time, so that its files stay in memory
-                missing = [cell for cell in runnable if cell.log2 == log2]
-                missing = [cell for cell in missing if (cell, number) not in journal]
-                progress.advance(task, len([c for c in runnable if c.log2 == log2]) - len(missing))
+                here = [cell for cell in runnable if cell.log2 == log2]
+                missing = journal.due(here, number)
+                progress.advance(task, len(here) - len(missing))
                 if missing and time.monotonic() < self._end:
                     self._warm_up(log2)
                 for cell in missing:
@@ -128,8 +130,7 @@ class Comparison:
     def left(self, journal: Journal) -> int:
         """How many runs the journal lacks."""
         runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
-        rounds = range(self._options.runs)
-        return sum((cell, number) not in journal for cell in runnable for number in rounds)
+        return sum(len(journal.due(runnable, number)) for number in range(self._options.runs))
 
     def _warm_up(self, log2: int) -> None:
         """Have the host give the machine what a run will use, so that the first does not pay."""

@@ -134,6 +134,11 @@ class Cell:
     regime: str
     policy: str
 
+    @property
+    def baseline(self) -> Cell:
+        """What it is compared with."""
+        return replace(self, policy=BASELINE)
+
 
 def make_allocator(
     kind: Kind, regime: str, reclaim: bigmem.ReclaimPool | None = None

@@ -1,10 +1,15 @@
-"""The runs made so far, a line of JSON each, so that an interrupted comparison can go on."""
+"""The runs made so far, a line of JSON each, so that an interrupted comparison can go on.
+
+Machines are faster on one day than on another. So runs are only compared with those of the same
+sitting: all that was made on a machine, between two starts of it, without a pause of ten minutes.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,9 @@ from bench.pipeline_inputs import PipelineError
 
 Run = Mapping[str, Any]
 
+PAUSE_SECONDS = 600.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
 
 class Journal:
     """Runs by cell and round, in a file that only ever grows.
@@ -22,6 +30,13 @@ class Journal:
     ----------
     settings
         What all runs of a file have in common: its first line.
+    clock, boot
+        The time of day in seconds, and what names this start of the machine.
+
+    Attributes
+    ----------
+    sitting
+        The number of the sitting whose runs are added, from one.
 
     Raises
     ------
@@ -29,8 +44,18 @@ class Journal:
         If the file is there with other settings, or damaged.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, Any],
+        *,
+        clock: Callable[[], float] = time.time,
+        boot: str | None = None,
+    ) -> None:
         self.path = path
+        self._clock = clock
+        self._boot = boot or _BOOT.read_text().strip()
+        self.sitting = 1
         self._runs: dict[tuple[Cell, int], Run] = {}
         self._failed: list[tuple[Cell, int, Run]] = []
         lines = self._whole_lines()
@@ -42,7 +67,11 @@ class Journal:
             others = json.loads(lines[0])
             for number in range(1, len(lines)):
                 entry = json.loads(lines[number])
-                self._note(Cell(**entry["cell"]), int(entry["round"]), dict(entry["run"]))
+                run = dict(entry["run"])
+                self._note(Cell(**entry["cell"]), int(entry["round"]), run)
+                pause = clock() - float(entry["made"])
+                goes_on = entry["boot"] == self._boot and 0 <= pause < PAUSE_SECONDS
+                self.sitting = int(run["sitting"]) + (not goes_on)
         except (ValueError, TypeError, KeyError) as error:
             raise PipelineError(
                 f"{path}: line {number + 1} is damaged ({type(error).__name__}); remove the line, "
@@ -68,13 +97,30 @@ class Journal:
         with self.path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def __contains__(self, key: tuple[Cell, int]) -> bool:
-        """Whether the run need not be made; one that failed is due again."""
-        return "error" not in self._runs.get(key, {"error": "not made"})
+    def due(self, cells: Sequence[Cell], number: int) -> list[Cell]:
+        """The cells whose run of a round is still to be made, in their order.
+
+        One that failed is due again. All that share a baseline are, where a sitting that is over
+        made a part of them: the rest could not be compared with it.
+        """
+        due: set[Cell] = set()
+        for baseline in {cell.baseline for cell in cells}:
+            group = {c: self._made(c, number) for c in cells if c.baseline == baseline}
+            sittings = set(group.values())
+            if len(sittings) > 1 or None in sittings:
+                due |= {cell for cell, made in group.items() if made != self.sitting}
+        return [cell for cell in cells if cell in due]
+
+    def _made(self, cell: Cell, number: int) -> int | None:
+        """The sitting of a run, if it was made and did not fail."""
+        run = self._runs.get((cell, number))
+        return None if run is None or "error" in run else int(run["sitting"])
 
     def add(self, cell: Cell, number: int, run: Run) -> None:
-        """Keep the run of a cell in a round."""
-        self._append({"cell": asdict(cell), "round": number, "run": run})
+        """Keep the run of a cell in a round, with its sitting."""
+        run = {**run, "sitting": self.sitting}
+        entry = {"cell": asdict(cell), "round": number, "run": run}
+        self._append({**entry, "boot": self._boot, "made": self._clock()})
         self._note(cell, number, run)
 
     def _note(self, cell: Cell, number: int, run: Run) -> None:

@@ -50,7 +50,7 @@ def summarize(
     settings
         What the runs have in common, the machine among it.
     runs
-        By cell and round.
+        By cell and round. Those of one round are compared if they are of one sitting.
     refusals
         Why policies were not run, by name.
     failed
@@ -66,7 +66,7 @@ def summarize(
             told.append(f"{_title(cell)}, round {number + 1}: {run['error']}")
     for cell, by_round in runs.items():
         entry: dict[str, Any] = {**vars(cell)}
-        base = runs.get(Cell(cell.log2, cell.mode, cell.regime, BASELINE), {})
+        base = runs.get(cell.baseline, {})
         good = {n: run for n, run in by_round.items() if "error" not in run}
         for number, run in sorted(by_round.items()):
             if "error" in run:
@@ -82,9 +82,13 @@ def summarize(
 
 
 def _summary(good: Mapping[int, Run], base: Mapping[int, Run]) -> dict[str, Any]:
+    compared = {
+        n: run for n, run in good.items() if n in base and run["sitting"] == base[n]["sitting"]
+    }
+    ratios = [run["wall_s"] / base[n]["wall_s"] for n, run in compared.items()]
+    good = compared or good  # what a stopped round left is made again
     by_wall = sorted(good.values(), key=lambda run: float(run["wall_s"]))
     middle = by_wall[len(by_wall) // 2]
-    ratios = [run["wall_s"] / base[n]["wall_s"] for n, run in good.items() if n in base]
     return {
         "runs": len(good),
         "walls_s": [round(run["wall_s"], 4) for _, run in sorted(good.items())],

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def run(wall: float, **more: Any) -> dict[str, Any]:
     resident = [[0.0, 1 << 20], [0.1, 3 << 20]]
     return {
         **zeros, "wall_s": wall, "inner_s": 1.0, "resident": resident, "layers": {"ntt": wall / 2},
-        "owners": {}, "budget_bytes": 3 << 20, **more,
+        "owners": {}, "budget_bytes": 3 << 20, "sitting": 1, **more,
     }  # fmt: skip
 
 
@@ -126,25 +127,82 @@ def test_results_are_written_with_a_picture_a_question(tmp_path: Path) -> None:
 
 def test_a_journal_goes_on_after_a_line_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    journal = Journal(path, SETTINGS)
+    journal = Journal(path, SETTINGS, clock=lambda: 1e9)
     journal.add(INLINE, 0, run(1.0))
     journal.add(RECYCLE, 0, run(2.0))
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])  # as if killed while it wrote
-    again = Journal(path, SETTINGS)
-    assert (INLINE, 0) in again
-    assert (RECYCLE, 0) not in again
+    again = Journal(path, SETTINGS, clock=lambda: 1e9)
+    assert again.due([INLINE, RECYCLE], 0) == [RECYCLE]
     again.add(RECYCLE, 0, run(2.0))
     assert path.read_bytes() == whole
     assert Journal(path, SETTINGS).runs(RECYCLE) == {0: run(2.0)}
 
 
+@pytest.mark.parametrize(
+    ("later", "boot", "sitting"),
+    [(0.0, "one", 1), (599.0, "one", 1), (601.0, "one", 2), (-1.0, "one", 2), (5.0, "two", 2)],
+)
+def test_a_stopped_round_goes_on_in_the_same_sitting_only(
+    tmp_path: Path, later: float, boot: str, sitting: int
+) -> None:
+    """Else all that share its baseline are made again, and nothing else is."""
+    path = tmp_path / "runs.jsonl"
+    others = [replace(cell, regime="huge") for cell in (INLINE, RECYCLE)]
+    cells = [RECYCLE, *others, INLINE]
+    journal = Journal(path, SETTINGS, clock=lambda: 1e9, boot="one")
+    for cell in (INLINE, RECYCLE, *others):
+        journal.add(cell, 0, run(1.0))
+    for cell in (*others, INLINE):
+        journal.add(cell, 1, run(1.0))
+    assert journal.due(cells, 1) == [RECYCLE]
+    again = Journal(path, SETTINGS, clock=lambda: 1e9 + later, boot=boot)
+    assert again.sitting == sitting
+    assert again.due(cells, 0) == []
+    assert again.due(cells, 1) == ([RECYCLE] if sitting == 1 else [RECYCLE, INLINE])
+    assert again.due(cells, 2) == cells
+    for cell in again.due(cells, 1):
+        assert again.due(cells, 1)[0] == cell  # stopped in between, it goes on
+        again.add(cell, 1, run(2.0))
+    assert again.due(cells, 1) == []
+    assert {again.runs(cell)[1]["sitting"] for cell in (INLINE, RECYCLE)} == {sitting}
+
+
+def test_a_policy_that_comes_later_is_not_compared_with_an_old_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    journal = Journal(path, SETTINGS, clock=lambda: 1e9)
+    for number in range(5):
+        journal.add(INLINE, number, run(2.0))
+    later = Journal(path, SETTINGS, clock=lambda: 2e9)
+    later.add(RECYCLE, 0, run(1.0))
+    assert later.due([INLINE, RECYCLE], 0) == [INLINE]
+
+    def results() -> dict[str, Any]:
+        runs = {cell: later.runs(cell) for cell in (INLINE, RECYCLE)}
+        return pipeline_report.summarize(SETTINGS, runs, {})
+
+    before = results()
+    assert before["cells"][1]["against"] is None
+    assert pipeline_report.findings(before["cells"]) == []
+    assert "| 4 KiB | recycle | 1.00 (1.00-1.00) | - |" in pipeline_report.markdown(before)
+    for number in range(4):
+        later.add(INLINE, number, run(1.25))
+        later.add(RECYCLE, number, run(1.0))
+    later.add(RECYCLE, 4, run(0.1))  # and is stopped
+    inline, recycle = results()["cells"]
+    assert recycle["against"] == {"median": 0.8, "min": 0.8, "max": 0.8}
+    assert recycle["runs"] == 4
+    assert inline["walls_s"] == [1.25] * 4 + [2.0]
+    (sentence,) = pipeline_report.findings([inline, recycle])
+    assert sentence.endswith("too few runs to call it a gain.")
+
+
 def test_failed_runs_are_made_again(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
     journal.add(INLINE, 0, {"error": "exit code 1"})
-    assert journal.runs(INLINE) == {0: {"error": "exit code 1"}}
+    assert journal.runs(INLINE) == {0: {"error": "exit code 1", "sitting": 1}}
     again = Journal(tmp_path / "runs.jsonl", SETTINGS)
-    assert (INLINE, 0) not in again
+    assert again.due([INLINE], 0) == [INLINE]
     again.add(INLINE, 0, run(1.0))
     assert Journal(tmp_path / "runs.jsonl", SETTINGS).runs(INLINE) == {0: run(1.0)}
 
