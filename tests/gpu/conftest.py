@@ -26,12 +26,13 @@ import pytest
 import bigmem.cuda
 from bench import machine
 from bench.device import Gpu, available
+from bench.kernel_resources import anew
 from prover import curves
 from prover.backends.cpu import _cpu
 
-# Compile anew, on a machine where these tests ran before, too: a program that CuPy or the driver
-# (for NVRTC from 12.9 on) has kept comes without a log.
-os.environ.update(CUPY_CACHE_IN_MEMORY="1", CUDA_CACHE_DISABLE="1")
+# Compile anew, on a machine where these tests ran before, too: a program that CuPy has kept comes
+# without a log.
+os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
 # With these a log is empty, or a launch waits for the kernel.
 for name in ("CUPY_COMPILE_WITH_PTX", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS"):
     os.environ.pop(name, None)
@@ -96,13 +97,14 @@ def compile_program(
     curve: str, arithmetic: str, file: str, head: str, names: tuple[str, ...]
 ) -> Program:
     import cupy
+    from cupy.cuda import nvrtc
 
     source = (
         f'#include "{curve}.cuh"\n#include "ptx.cuh"\nusing Curve = prover::{CLASSES[curve]}'
         f"<prover::{arithmetic}>;\n{head}" + (HERE / file).read_text(encoding="utf-8")
     )
     # CuPy itself adds --device-as-default-execution-space
-    options = ("--std=c++17", f"-I{KERNELS}", "--ptxas-options=-v")
+    options = ("--std=c++17", f"-I{KERNELS}", "--ptxas-options=-v", *anew(nvrtc.getVersion()))
     if not names:
         names = tuple(re.findall(r"__global__ void (\w+)", source))
     module = cupy.RawModule(code=source, options=options, name_expressions=names)
