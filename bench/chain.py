@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import command_line
 from bench.circuit_files import TERM, Bytes, scalar, write_r1cs, write_wtns
 from prover.curves import CURVES, SCALAR_BYTES, Curve
 
@@ -84,10 +85,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("k", type=int, help="binary logarithm of the domain, at least 5")
     parser.add_argument("--curve", choices=CURVES, default="bn128")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIRECTORY")
+    parser.add_argument(
+        "-o", "--output", type=command_line.folder, required=True, metavar="DIRECTORY"
+    )
     arguments = parser.parse_args()
-    if arguments.k < 5:
-        parser.error("k must be at least 5")
+    if not 5 <= arguments.k <= 27:
+        parser.error("k must be from 5 to 27")
     for path in write_chain(arguments.output, arguments.k, CURVES[arguments.curve]):
         print(path)
 

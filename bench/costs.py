@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from bench import machine
+from bench import command_line, machine
 
 ROWS = {
     "the first fill of fresh memory, beyond the writing": "first_touch_ms",
@@ -50,12 +50,12 @@ def main() -> None:
     """Measure, and print what the page shows."""
     parser = argparse.ArgumentParser(prog="python -m bench.costs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    machine.add_result_options(parser)
+    command_line.add_result_options(parser)
     arguments = parser.parse_args()
     measured = measure()
     page = markdown(measured)
     print(page, end="")
-    machine.write_results(arguments, {"measured": measured}, page)
+    command_line.write_results(arguments, {"measured": measured}, page)
 
 
 if __name__ == "__main__":

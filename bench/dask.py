@@ -29,7 +29,7 @@ import dask.array as da
 import numpy as np
 from distributed import Client, Future, LocalCluster, wait
 
-from bench import machine
+from bench import command_line, machine
 from bench.machine import MIB
 from bigmem import osmem
 from bigmem.dask import BigmemPlugin
@@ -228,11 +228,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--side", type=int, default=8192, help="of the square array")
-    parser.add_argument("--chunks", type=int, default=4000, help="of 160 KiB")
+    parser.add_argument("--side", type=command_line.count, default=8192, help="of the square array")
+    parser.add_argument("--chunks", type=command_line.count, default=4000, help="of 160 KiB")
     parser.add_argument("--limit", default="6GiB", help="memory of each worker")
-    parser.add_argument("--rounds", type=int, default=3)
-    machine.add_result_options(parser)
+    parser.add_argument("--rounds", type=command_line.count, default=3)
+    command_line.add_result_options(parser)
     parser.add_argument("--one", nargs=2, metavar=("WAY", "WORKLOAD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -253,7 +253,7 @@ def main() -> None:
         "dask": version("dask"),
         "medians": found,
     }
-    machine.write_results(options, figures, page)
+    command_line.write_results(options, figures, page)
 
 
 if __name__ == "__main__":

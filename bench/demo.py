@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from bench import machine, report
+from bench import command_line, machine, report
 from bigmem import osmem
 from prover.formats.proof_json import read_proof, read_public
 from prover.verify import VerificationKey, verify
@@ -132,10 +132,14 @@ def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("-o", "--out", type=Path, default=Path("demo-out"))
-    parser.add_argument("--repeat", type=int, default=4, help="proofs of each witness in a run")
-    parser.add_argument("--gib", type=float, default=1.5, help="arrays of one step of the panel")
-    parser.add_argument("--steps", type=int, default=4, help="steps of the panel")
+    parser.add_argument("-o", "--out", type=command_line.folder, default="demo-out")
+    parser.add_argument(
+        "--repeat", type=command_line.count, default=4, help="proofs of each witness in a run"
+    )
+    parser.add_argument(
+        "--gib", type=command_line.amount, default=1.5, help="arrays of one step of the panel"
+    )
+    parser.add_argument("--steps", type=command_line.count, default=4, help="steps of the panel")
     args = parser.parse_args()
     start = time.perf_counter()
     try:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import gpu_checks, gpu_commands, gpu_msm, gpu_times, machine
+from bench import command_line, gpu_checks, gpu_commands, gpu_msm, gpu_times, machine
 from bench.gpu_run import Run, describe_gpu, gpu_line
 from prover.backends.cuda.device import Device
 from prover.backends.cuda.program import HERE, compiled
@@ -87,7 +87,7 @@ def main() -> int:
     parser.add_argument("--sweep", action="store_true", help="time other windows, nothing else")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts by name")
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
-    machine.add_result_options(parser)
+    command_line.add_result_options(parser)
     options = parser.parse_args()
     if options.compile:
         path, group = PROGRAMS[int(options.compile[1])]
@@ -124,7 +124,7 @@ def main() -> int:
             print(f"-- {title}: {time.perf_counter() - start:.1f} s", flush=True)
             run.figures["checks"] = {"made": run.checked, "failed": run.failures}
             page = machine.markdown_page(run.tables, gpu_line(run.figures["gpu"]))
-            machine.write_results(options, run.figures, page)
+            command_line.write_results(options, run.figures, page)
     print(f"{run.checked} checks; failures: {run.failures or 'none'}", flush=True)
     return 1 if run.failures else 0
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import cupy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +31,8 @@ class Timed:
         self._events: list[tuple[str, Any, Any]] = []
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
+        import cupy
+
         begin, end = cupy.cuda.Event(), cupy.cuda.Event()
         begin.record()
         self._program.launch(name, blocks, threads, *arguments)
@@ -46,6 +47,8 @@ class Timed:
 
     def milliseconds(self) -> dict[str, float]:
         """The time of each kernel, over its launches."""
+        import cupy
+
         cupy.cuda.Device().synchronize()
         out: dict[str, float] = defaultdict(float)
         for name, begin, end in self._events:
@@ -57,6 +60,8 @@ class Msm:
     """One group's multiplication with its workspaces, for up to ``n`` points."""
 
     def __init__(self, curve: Curve, group: int, n: int) -> None:
+        import cupy
+
         self.curve, self.group = curve, group
         self.program = msm_program(curve, group)
         self.sort_room = cupy.empty(msm.sort_workspace(curve, n), np.uint8)
@@ -108,6 +113,8 @@ def check_laws(
     run: Run, curve: Curve, name: str, program: Program, kernel: str, x: NDArray[np.uint8]
 ) -> None:
     """Five laws in one kernel."""
+    import cupy
+
     y = x[np.random.default_rng(5).permutation(len(x))]
     out = cupy.empty((5, *x.shape), np.uint8)
     arguments = (cupy.asarray(x), cupy.asarray(y), np.uint32(len(x)), out)
@@ -121,6 +128,8 @@ def check_laws(
 
 def check_msm(run: Run, curve: Curve, group: int) -> None:
     """Every kind of scalars and points, small, against the CPU backend."""
+    import cupy
+
     rng = np.random.default_rng(17)
     largest = 20_000 if group == 1 else 5_000
     once = Msm(curve, group, largest)
@@ -148,6 +157,8 @@ def measure_rates(run: Run) -> None:
 
 
 def _measure_rates(run: Run, curve: Curve, group: int) -> None:
+    import cupy
+
     program = bench_program(curve, group)
     rounds = 2000 if group == 1 else 300
 
@@ -206,6 +217,8 @@ def _measure_sums(run: Run, curve: Curve, group: int, logs: list[int]) -> None:
 
 
 def _time_sum(run: Run, name: str, once: Msm, points: Any, scalars: Any) -> dict[str, Any]:
+    import cupy
+
     curve, group = once.curve, once.group
     on_device = cupy.asarray(scalars)
     expected = gpu_inputs.sum_of_multiples(curve, group, scalars)
@@ -248,6 +261,8 @@ def sweep_windows(run: Run, logs: list[int]) -> None:
 
 
 def _sweep(run: Run, curve: Curve, group: int, log: int, points: Any) -> None:
+    import cupy
+
     rng = np.random.default_rng(29)
     scalars = cupy.asarray(gpu_inputs.scalars(curve, 1 << log, "random", rng))
     best = msm.choose_windows(curve, 1 << log).count
@@ -271,6 +286,8 @@ def _sweep(run: Run, curve: Curve, group: int, log: int, points: Any) -> None:
 
 def multiples(curve: Curve, group: int, n: int) -> Any:
     """Rows 1 G, 2 G, ..., n G on the device."""
+    import cupy
+
     each = min(n, 64)
     width = curve.point_bytes(group)
     base = cupy.asarray(_cpu.generator(curve.name, group))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 import bigmem
-from bench import machine
+from bench import command_line, machine
 
 LENGTHS = (10, 1_000, 20_000, 1 << 17, 1 << 20, 1 << 23)
 ROUNDS = 7
@@ -138,11 +138,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--arrays", type=int, default=10_000_000, help="tiny ones")
+    parser.add_argument("--arrays", type=command_line.count, default=10_000_000, help="tiny ones")
     parser.add_argument("--allocator", default="recycle")
-    machine.add_result_options(parser)
+    command_line.add_result_options(parser)
     parser.add_argument("--part", choices=("before", "hook"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    try:
+        bigmem.make(options.allocator)
+    except bigmem.BigmemError as error:
+        parser.error(str(error))
     if options.part is not None:
         if options.part == "before":
             print(json.dumps(before(options.arrays)))
@@ -153,7 +157,7 @@ def main() -> None:
     found = {regime: measure(options.arrays, regime) for regime in machine.REGIMES}
     page = machine.markdown_page({f"{regime} pages": table(one) for regime, one in found.items()})
     print(page, end="")
-    machine.write_results(options, {"allocator": options.allocator, "seconds": found}, page)
+    command_line.write_results(options, {"allocator": options.allocator, "seconds": found}, page)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import argparse
 import re
 from pathlib import Path
 
+from bench.command_line import write
+
 
 def insert(page: str, name: str, results: str) -> str:
     """The page with new results between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
@@ -32,11 +34,14 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("page", type=Path)
     arguments = parser.parse_args()
-    page, results = (
-        path.read_text(encoding="utf-8") for path in (arguments.page, arguments.results)
-    )
-    text = insert(page, arguments.results.name, results)
-    arguments.page.write_text(text, encoding="utf-8")
+    try:
+        page, results = (
+            path.read_text(encoding="utf-8") for path in (arguments.page, arguments.results)
+        )
+        text = insert(page, arguments.results.name, results)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    write(arguments.page, text)
 
 
 if __name__ == "__main__":

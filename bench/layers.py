@@ -17,9 +17,9 @@ from dataclasses import asdict
 from typing import Any
 
 import bigmem
-from bench import machine
+from bench import command_line, machine
 from bench.timing import make_array
-from bigmem.sizes import format_size, parse_size
+from bigmem.sizes import format_size
 
 PIECES = 8
 # Of the overhead: series so short that some are never interrupted.
@@ -139,12 +139,19 @@ def main() -> None:
     """Measure both regimes; print what the page shows."""
     parser = argparse.ArgumentParser(prog="python -m bench.layers", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--size", default="2GiB", help="of the arrays of a call (default 2GiB)")
-    parser.add_argument("--rounds", type=int, default=4, help="calls of each kind (default 4)")
-    machine.add_result_options(parser)
+    parser.add_argument(
+        "--size",
+        type=command_line.size,
+        default="2GiB",
+        help="of the arrays of a call (default 2GiB)",
+    )
+    parser.add_argument(
+        "--rounds", type=command_line.count, default=4, help="calls of each kind (default 4)"
+    )
+    command_line.add_result_options(parser)
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    size = parse_size(arguments.size)
+    size = arguments.size
     if arguments.one_regime:
         json.dump(measure_regime(size, arguments.rounds), sys.stdout)
         return
@@ -156,7 +163,7 @@ def main() -> None:
     }
     page = markdown(content)
     print(page, end="")
-    machine.write_results(arguments, content, page)
+    command_line.write_results(arguments, content, page)
 
 
 if __name__ == "__main__":

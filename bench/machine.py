@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import hashlib
 import json
@@ -160,21 +159,6 @@ def in_regime(regime: str, module: str, *words: str) -> Any:
         check=True,
     )
     return json.loads(done.stdout)
-
-
-def add_result_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `write_results` goes by."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")
-
-
-def write_results(arguments: argparse.Namespace, figures: Mapping[str, Any], page: str) -> None:
-    """Write the figures, with the machine's description, and the page where they were asked for."""
-    if arguments.json:
-        content = {"machine": describe(), **figures}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    if arguments.markdown:
-        arguments.markdown.write_text(page)
 
 
 if __name__ == "__main__":

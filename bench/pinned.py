@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import machine, pinned_report
+from bench import command_line, machine, pinned_report
 from bench.device import Gpu, available
 from bench.pinned_contenders import CONTENDERS, Contender
 
@@ -305,9 +305,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--gib", type=float, default=8, help="size of the large block")
+    parser.add_argument(
+        "--gib", type=command_line.amount, default=8, help="size of the large block"
+    )
     parser.add_argument("--only", nargs="+", choices=[*CONTENDERS, "upload"], default=None)
-    machine.add_result_options(parser)
+    command_line.add_result_options(parser)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:
@@ -331,7 +333,7 @@ def main() -> None:
         )
     page = pinned_report.page(found, options.gib)
     print(page, end="")
-    machine.write_results(options, {"gib": options.gib, "contenders": found}, page)
+    command_line.write_results(options, {"gib": options.gib, "contenders": found}, page)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from bench import machine, pipeline_report
+from bench import command_line, machine, pipeline_report
 from bench.pipeline_cells import MODES, POLICIES, Cell
 from bench.pipeline_inputs import Inputs, PipelineError
 from bench.pipeline_journal import Journal
 from bench.pipeline_run import WARM_UP_CIRCUITS
-from bigmem import BigmemError, osmem
-from bigmem.sizes import parse_size
+from bigmem import osmem
 from prover.curves import CURVES
 from prover.errors import ProverError
 from prover.pipeline.report import MOST_UNEXPLAINED
@@ -238,9 +237,13 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--curve", choices=CURVES, default="bls12381")
     parser.add_argument("--log2", type=int, nargs="+", required=True, metavar="N",
                         help="binary logarithms of the domains")  # fmt: skip
-    parser.add_argument("--circuits", type=int, default=10, metavar="K", help="of a run")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each cell")
-    parser.add_argument("--ahead", type=size, metavar="BYTES",
+    parser.add_argument(
+        "--circuits", type=command_line.count, default=10, metavar="K", help="of a run"
+    )
+    parser.add_argument(
+        "--runs", type=command_line.count, default=5, metavar="N", help="of each cell"
+    )
+    parser.add_argument("--ahead", type=command_line.size, metavar="BYTES",
                         help="memory for assignments, such as 4GiB (default: one in proof and one "
                         "that is made meanwhile)")  # fmt: skip
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
@@ -249,9 +252,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--libraries", type=Path, metavar="FOLDER",
                         help="look for jemalloc and mimalloc there first")  # fmt: skip
-    parser.add_argument("--unexplained", type=share, default=MOST_UNEXPLAINED, metavar="SHARE",
-                        help="part of its wall time that a run may leave unexplained "
-                        "(default: %(default)s)")  # fmt: skip
+    parser.add_argument("--unexplained", type=command_line.share, default=MOST_UNEXPLAINED,
+                        metavar="SHARE", help="part of its wall time that a run may leave "
+                        "unexplained (default: %(default)s)")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=float("inf"),
                         help="begin no run after these")  # fmt: skip
     parser.add_argument("--inputs", type=Path, metavar="FOLDER",
@@ -261,25 +264,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(words)
     if min(options.log2) < 5 or max(options.log2) > 27:
         parser.error("--log2 takes numbers from 5 to 27")
-    if options.circuits < 1 or options.runs < 1:
-        parser.error("--circuits and --runs are at least 1")
     return options
-
-
-def size(text: str) -> int:
-    """A parser of numbers of bytes such as 4GiB, for argparse."""
-    try:
-        return parse_size(text)
-    except BigmemError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def share(text: str) -> float:
-    """A parser of parts of one, for argparse."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no part of one: give 0 to 1")
-    return value
 
 
 def main(words: list[str] | None = None) -> int:

@@ -17,10 +17,10 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
+from bench.command_line import amount, count, result_file, write
 from bench.machine import MIB, REGIMES, markdown_table, regime_environment, summary, warm_up
 
 # What a batch writes at least, so that the clock does not count.
@@ -74,10 +74,10 @@ def measure(
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--mib", type=float, nargs="+", default=[1, 4, 32])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each run")
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--mib", type=amount, nargs="+", default=[1, 4, 32])
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--seconds", type=amount, default=0.5, help="of each run")
+    parser.add_argument("--markdown", type=result_file, metavar="FILE")
     parser.add_argument("--child", type=float, nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*rows[-1], sep="\t", flush=True)
     if args.markdown:
         lines = [*markdown_table(rows, names=2), "", summary()]
-        args.markdown.write_text("\n".join(lines) + "\n")
+        write(args.markdown, "\n".join(lines) + "\n")
     return 0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import bigmem
-from bench import machine
+from bench import command_line, machine
 from bench.timing import make_array, milliseconds, timed
 from bigmem.sizes import format_size, parse_size
 
@@ -197,11 +197,13 @@ def main() -> None:
     """Measure both regimes, print a table each."""
     parser = argparse.ArgumentParser(prog="python -m bench.release", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--size", default="4GiB", help="of the large array (default 4GiB)")
-    machine.add_result_options(parser)
+    parser.add_argument(
+        "--size", type=command_line.size, default="4GiB", help="of the large array (default 4GiB)"
+    )
+    command_line.add_result_options(parser)
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    size = parse_size(arguments.size)
+    size = arguments.size
     if arguments.one_regime:
         json.dump(measure_regime(size), sys.stdout)
         return
@@ -210,7 +212,7 @@ def main() -> None:
     for regime, rows in tables.items():
         print_table(regime, rows)
     figures = {"size": size, "results": results}
-    machine.write_results(arguments, figures, machine.markdown_page(tables))
+    command_line.write_results(arguments, figures, machine.markdown_page(tables))
 
 
 if __name__ == "__main__":

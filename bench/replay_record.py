@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import demo, machine
+from bench import command_line, demo, machine
 from bench.replay import LOGS
 from bench.replay_log import load
 from bench.replay_report import describe
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.replay_record", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("programs", metavar="PROGRAM", nargs="*", help=f"of {', '.join(PROGRAMS)}")
-    parser.add_argument("--folder", type=Path, default=LOGS)
+    parser.add_argument("--folder", type=command_line.folder, default=LOGS)
     arguments = parser.parse_args()
     for program in arguments.programs or PROGRAMS:
         if program not in PROGRAMS:

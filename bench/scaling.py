@@ -10,7 +10,7 @@ and their keys are larger by 44 bytes for each.
 import argparse
 from dataclasses import dataclass
 
-from bench import machine
+from bench import command_line, machine
 from bench.chain import SLACK
 from bench.machine import GIB
 from bigmem.sizes import format_size
@@ -134,11 +134,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--markdown", type=argparse.FileType("w"), metavar="FILE")
+    parser.add_argument("--markdown", type=command_line.result_file, metavar="FILE")
     options = parser.parse_args()
     print(markdown(), end="")
     if options.markdown:
-        options.markdown.write(markdown())
+        command_line.write(options.markdown, markdown())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import command_line
 from bench.chain import SLACK
 from bench.circuit_files import TERM, Bytes, scalar, write_r1cs, write_wtns
 from prover.backends.cpu import _cpu
@@ -143,8 +144,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("k", type=int, help="binary logarithm of the domain, at least 5")
     parser.add_argument("--curve", choices=CURVES, default="bls12381")
-    parser.add_argument("--witnesses", type=int, default=1, metavar="N", help="how many to write")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIRECTORY")
+    parser.add_argument(
+        "--witnesses", type=command_line.count, default=1, metavar="N", help="how many to write"
+    )
+    parser.add_argument(
+        "-o", "--output", type=command_line.folder, required=True, metavar="DIRECTORY"
+    )
     arguments = parser.parse_args()
     if not 5 <= arguments.k <= 27:
         parser.error("k must be from 5 to 27")

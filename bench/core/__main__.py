@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from bench import machine
+from bench import command_line, machine
 from bench.core.calls import ALLOCATE, HUNGRY, RELEASE
 from bench.core.contenders import Contender, NotInstalled
 from bench.core.figure import Figure, Found
@@ -26,7 +26,6 @@ from bench.core.resize import RESIZE
 from bench.core.scale import FULL, QUICK, Scale
 from bench.core.steps import MIXED, STEPS
 from bigmem import osmem
-from bigmem.sizes import parse_size
 
 ORDER = (
     RELEASE, HUNGRY, ALLOCATE, RESIZE, STEPS, MIXED, QUIET, RECLAIM, FORK, EXIT, CLEARING, PREFAULT
@@ -103,7 +102,10 @@ def main() -> None:
         "--only", nargs="+", choices=FIGURES, metavar="FIGURE", help=f"of {', '.join(FIGURES)}"
     )
     parser.add_argument(
-        "--memory", metavar="SIZE", help="hold no more at once (default: 60 %% of MemAvailable)"
+        "--memory",
+        type=command_line.size,
+        metavar="SIZE",
+        help="hold no more at once (default: 60 %% of MemAvailable)",
     )
     parser.add_argument(
         "--preload-dir",
@@ -111,8 +113,7 @@ def main() -> None:
         metavar="FOLDER",
         help="where to look first for jemalloc, mimalloc and tcmalloc",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
+    command_line.add_result_options(parser)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -120,9 +121,7 @@ def main() -> None:
         json.dump(obey(json.loads(arguments.one)), sys.stdout)
         return
     available = osmem.available_bytes()
-    memory = int(available * SHARE_OF_AVAILABLE)
-    if arguments.memory:
-        memory = parse_size(arguments.memory)
+    memory = arguments.memory or int(available * SHARE_OF_AVAILABLE)
     scale = (QUICK if arguments.quick else FULL).within(memory)
     content = {
         "machine": machine.describe(),
@@ -132,11 +131,8 @@ def main() -> None:
         "figures": run(arguments.only or list(FIGURES), scale, arguments.preload_dir),
     }
     tables = markdown(FIGURES, content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    if arguments.markdown:
-        arguments.markdown.write_text(tables)
     print(tables)
+    command_line.write_results(arguments, content, tables)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench import machine
+from bench import command_line, machine
 
 PROGRAMS = ("image_stack", "spectrum", "dataframe")
 WAYS = ("python", "system", "mapped", "deferred", "recycle")
@@ -88,8 +88,8 @@ def table(found: dict[str, dict[str, dict[str, Run]]]) -> list[str]:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    machine.add_result_options(parser)
+    parser.add_argument("--rounds", type=command_line.count, default=5)
+    command_line.add_result_options(parser)
     options = parser.parse_args()
     machine.warm_up_beside(2 << 30)
     found: dict[str, dict[str, dict[str, Run]]] = {}
@@ -99,7 +99,7 @@ def main() -> None:
             print(f"{program}, {regime} pages: measured", file=sys.stderr, flush=True)
     page = "\n".join([*table(found), "", f"Machine: {machine.summary()}.", ""])
     print(page, end="")
-    machine.write_results(options, {"found": found}, page)
+    command_line.write_results(options, {"found": found}, page)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """What the GPU bench counts, checks and leaves out, without a GPU."""
 
-import importlib
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from emulated_device import EmulatedDevice
 
-import bench
-from bench import gpu_times
+from bench import gpu, gpu_times
 from bench.gpu_checks import wrong_transforms
 from bench.gpu_run import Run
 from bench.gpu_stand_in import stand_in
@@ -18,6 +15,7 @@ from prover.backends.cuda.msm import choose_windows
 from prover.backends.cuda.transform import Transform
 from prover.backends.cuda.windows import Windows
 from prover.curves import BLS12_381, BN254, CURVES
+from prover.errors import UnavailableBackend
 
 FIGURES = {
     "copy_TB_s": 4.0,
@@ -238,16 +236,6 @@ def test_the_work_of_a_stand_in(curve):
 @pytest.fixture
 def bench_with(monkeypatch, tmp_path):
     """bench_with(options): the bench on an emulated device; returns its exit code and tables."""
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))  # parts of it are used, not here
-
-    def forget():
-        """Those with CuPy at their head: nobody else may get these."""
-        for name in ("gpu", "gpu_msm"):
-            sys.modules.pop(f"bench.{name}", None)
-            vars(bench).pop(name, None)
-
-    forget()
-    gpu = importlib.import_module("bench.gpu")
     monkeypatch.setattr(gpu, "Device", lambda **options: Emulated())
     monkeypatch.setattr(gpu, "describe_gpu", dict)
     monkeypatch.setattr(gpu, "gpu_line", lambda described: "A GPU.")
@@ -262,8 +250,7 @@ def bench_with(monkeypatch, tmp_path):
         monkeypatch.setattr("sys.argv", ["bench.gpu", "--markdown", str(page), *options])
         return gpu.main(), page.read_text()
 
-    yield main
-    forget()
+    return main
 
 
 def test_a_part_that_there_is_not_costs_no_earlier_result(bench_with, tmp_path, capsys):
@@ -282,3 +269,13 @@ def test_programs_that_do_not_compile_are_a_failure(bench_with, capsys, failed):
     assert page != "earlier"
     told = "RuntimeError: 5 of 18 programs could not be compiled" in capsys.readouterr().out
     assert told == bool(failed)
+
+
+def test_a_missing_gpu_is_told_in_a_line(monkeypatch, capsys):
+    def refuse(**options):
+        raise UnavailableBackend("there is none")
+
+    monkeypatch.setattr(gpu, "Device", refuse)
+    monkeypatch.setattr("sys.argv", ["bench.gpu"])
+    assert gpu.main() == 2
+    assert capsys.readouterr().err == "gpu: there is none\n"

@@ -210,7 +210,7 @@ def test_proofs_of_other_circuits_are_not_taken(made: Path) -> None:
     [
         (["--log2", "4"], "from 5 to 27"),
         (["--ahead", "much"], "is no size"),
-        (["--runs", "0"], "at least 1"),
+        (["--runs", "0"], "'0' is no number from 1"),
         (["--unexplained", "nan"], "nan is no part of one: give 0 to 1"),
         (["--unexplained", "half"], "invalid share value: 'half'"),
     ],

@@ -1,0 +1,107 @@
+"""What would stop a bench at its end is told in a line at its start."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import command_line, machine
+
+WITH_RESULTS = [
+    "core.__main__", "costs", "gpu", "hook", "layers", "peers", "pinned", "pipelines.__main__",
+    "release", "replay",
+]  # fmt: skip
+FOLDER, FILE = "A-FILE/x", "MISSING/x"
+
+
+def main_of(name: str, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> Callable[[], Any]:
+    module = importlib.import_module(f"bench.{name}")
+    for step in ("warm_up", "warm_up_beside", "describe", "summary"):
+        monkeypatch.setattr(machine, step, lambda *_: pytest.fail("this is not refused"))
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    main: Callable[[], Any] = module.main
+    return main
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        *((name, ["--json", FILE], f"{FILE}: cannot be written: no such") for name in WITH_RESULTS),
+        *((name, ["--markdown", "."], ".: is a directory") for name in WITH_RESULTS),
+        ("scaling", ["--markdown", FILE], "cannot be written"),
+        ("profile_overhead", ["--markdown", FILE], "cannot be written"),
+        ("profile_overhead", ["--mib", "nan"], "'nan' is no number above 0"),
+        ("profile_overhead", ["--seconds", "soon"], "'soon' is no number above 0"),
+        ("core.__main__", ["--memory", "much"], "is no size"),
+        ("layers", ["--size", "much"], "is no size"),
+        ("layers", ["--rounds", "0"], "'0' is no number from 1"),
+        ("release", ["--size", "much"], "is no size"),
+        ("replay", ["--rounds", "0"], "'0' is no number from 1"),
+        ("peers", ["--rounds", "-1"], "'-1' is no number from 1"),
+        ("peers", ["4"], "k must be at least 5"),
+        ("pinned", ["--gib", "0"], "'0' is no number above 0"),
+        ("pipelines.__main__", ["--rounds", "two"], "'two' is no number from 1"),
+        ("hook", ["--arrays", "0"], "'0' is no number from 1"),
+        ("hook", ["--allocator", "nonesuch"], "nonesuch"),
+        ("kernels", ["--repeats", "0"], "'0' is no number from 1"),
+        ("demo", ["--repeat", "0"], "'0' is no number from 1"),
+        ("demo", ["--gib", "-1"], "'-1' is no number above 0"),
+        ("demo", ["-o", FOLDER], f"{FOLDER}: cannot be made a folder: Not a directory"),
+        ("synthetic", ["10", "-o", FOLDER], f"{FOLDER}: cannot be made a folder: Not a directory"),
+        ("synthetic", ["10", "-o", "out", "--witnesses", "0"], "'0' is no number from 1"),
+        ("synthetic", ["4", "-o", "out"], "k must be from 5 to 27"),
+        ("chain", ["10", "-o", FOLDER], f"{FOLDER}: cannot be made a folder: Not a directory"),
+        ("chain", ["99", "-o", "out"], "k must be from 5 to 27"),
+        ("replay_record", ["--folder", FOLDER], f"{FOLDER}: cannot be made a folder"),
+        ("insert", ["table.md", "page.md"], "No such file or directory: 'page.md'"),
+        ("insert", ["A-FILE", "A-FILE"], "is there 0 times, not once"),
+    ],
+)
+def test_senseless_words_are_refused_in_a_line(
+    name: str,
+    words: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "A-FILE").write_text("kept")
+    main = main_of(
+        name, monkeypatch, ["10", *words] if name == "peers" and FILE in words else words
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "A-FILE").read_text() == "kept"
+
+
+def test_a_circuit_goes_where_no_folder_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = tmp_path / "a" / "b"
+    main_of("synthetic", monkeypatch, ["6", "--witnesses", "2", "-o", str(where)])()
+    told = capsys.readouterr().out.split()
+    assert sorted(map(str, where.iterdir())) == sorted(told)
+    assert len(told) == 3
+
+
+def test_results_that_cannot_be_written_are_told_in_a_line(tmp_path: Path) -> None:
+    target = tmp_path / "gone" / "page.md"
+    with pytest.raises(SystemExit) as ended:
+        command_line.write(target, "page")
+    assert ended.value.code == f"{target}: cannot be written: no such file or directory"
+
+
+def test_earlier_results_stay_until_the_new_ones_are_there(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("earlier")
+    assert command_line.result_file(str(page)) == page
+    assert page.read_text() == "earlier"
+    command_line.write(page, "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
+    assert page.read_text() == "new"
