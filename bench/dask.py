@@ -235,6 +235,10 @@ def main() -> None:
     command_line.add_result_options(parser)
     parser.add_argument("--one", nargs=2, metavar=("WAY", "WORKLOAD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    try:
+        command_line.size(options.limit)  # Dask reads it itself
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
     if options.one:
         warnings.simplefilter("ignore")  # of graphs that are large for Dask's taste
         logging.getLogger("distributed.shuffle").setLevel(logging.ERROR)

@@ -65,6 +65,11 @@ class Journal:
         number = 0
         try:
             others = json.loads(lines[0])
+            if others != settings:
+                raise PipelineError(
+                    f"{path}: its runs are not comparable: they were made with {others}; give "
+                    "another folder with -o, or remove it"
+                )
             for number in range(1, len(lines)):
                 entry = json.loads(lines[number])
                 run = dict(entry["run"])
@@ -77,11 +82,6 @@ class Journal:
                 f"{path}: line {number + 1} is damaged ({type(error).__name__}); remove the line, "
                 "or give another folder with -o"
             ) from None
-        if others != settings:
-            raise PipelineError(
-                f"{path}: its runs are not comparable: they were made with {others}; give "
-                "another folder with -o, or remove it"
-            )
 
     def _whole_lines(self) -> list[bytes]:
         """All lines of the file; one that a killed process left unfinished is cut off."""

@@ -11,8 +11,8 @@ import pytest
 from bench import command_line, machine
 
 WITH_RESULTS = [
-    "core.__main__", "costs", "gpu", "hook", "layers", "peers", "pinned", "pipelines.__main__",
-    "release", "replay",
+    "core.__main__", "costs", "dask", "gpu", "hook", "layers", "peers", "pinned",
+    "pipelines.__main__", "release", "replay",
 ]  # fmt: skip
 FOLDER, FILE = "A-FILE/x", "MISSING/x"
 
@@ -36,6 +36,7 @@ def main_of(name: str, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> Cal
         ("profile_overhead", ["--mib", "nan"], "'nan' is no number above 0"),
         ("profile_overhead", ["--seconds", "soon"], "'soon' is no number above 0"),
         ("core.__main__", ["--memory", "much"], "is no size"),
+        ("dask", ["--limit", "much"], "is no size"),
         ("layers", ["--size", "much"], "is no size"),
         ("layers", ["--rounds", "0"], "'0' is no number from 1"),
         ("release", ["--size", "much"], "is no size"),

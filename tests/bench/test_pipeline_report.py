@@ -228,7 +228,10 @@ def test_what_failed_is_told_when_it_was_made_again(tmp_path: Path, wrong: bool)
 
 
 def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    """Whatever the lines of that version look like."""
     Journal(tmp_path / "runs.jsonl", SETTINGS)
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"run": {}}\n')
     with pytest.raises(PipelineError, match="give another folder"):
         Journal(tmp_path / "runs.jsonl", {**SETTINGS, "circuits": 3})
 
