@@ -83,14 +83,13 @@ def _values(links: int, start: int, constant: int, curve: Curve) -> Bytes:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("k", type=int, help="binary logarithm of the domain, at least 5")
+    parser.add_argument("k", type=command_line.log2, help="binary logarithm of the domain")
     parser.add_argument("--curve", choices=CURVES, default="bn128")
     parser.add_argument(
         "-o", "--output", type=command_line.folder, required=True, metavar="DIRECTORY"
     )
     arguments = parser.parse_args()
-    if not 5 <= arguments.k <= 27:
-        parser.error("k must be from 5 to 27")
+    arguments.output.mkdir(parents=True, exist_ok=True)
     for path in write_chain(arguments.output, arguments.k, CURVES[arguments.curve]):
         print(path)
 

@@ -137,7 +137,7 @@ def main() -> int:
         "--repeat", type=command_line.count, default=4, help="proofs of each witness in a run"
     )
     parser.add_argument(
-        "--gib", type=command_line.amount, default=1.5, help="arrays of one step of the panel"
+        "--gib", type=command_line.gib, default=1.5, help="arrays of one step of the panel"
     )
     parser.add_argument("--steps", type=command_line.count, default=4, help="steps of the panel")
     args = parser.parse_args()

@@ -83,7 +83,9 @@ def times(run: Run, folder: Path) -> list[Part]:
 def main() -> int:
     """Check, measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=400, help="begin nothing after these")
+    parser.add_argument(
+        "--seconds", type=command_line.amount, default=400, help="begin nothing after these"
+    )
     parser.add_argument("--sweep", action="store_true", help="time other windows, nothing else")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts by name")
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)

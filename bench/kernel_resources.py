@@ -60,6 +60,8 @@ def resources(
     """
     wanted = options(architecture)
     sources = _programs(match)
+    if not sources:
+        raise ValueError(f"no program's file has {match!r} in its name")
     with ThreadPoolExecutor() as pool:
         logs = pool.map(lambda source: compiler(source, wanted), sources.values())
         for title, log in zip(sources, logs, strict=True):
@@ -122,6 +124,8 @@ def wheel() -> Compiler:
     for path in paths:
         if path.name.startswith("libnvrtc-builtins.so"):  # the other one looks for it
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    if not paths:
+        raise RuntimeError("NVRTC's wheel is missing: pip install nvidia-cuda-nvrtc")
     library = ctypes.CDLL(str(next(p for p in paths if p.name.startswith("libnvrtc.so"))))
     major, minor = ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
@@ -174,8 +178,11 @@ def main() -> None:
     parser.add_argument("--architecture", default="sm_90")
     parser.add_argument("--match", default="", help="only files whose name contains this")
     arguments = parser.parse_args()
-    for title, kernels in resources(wheel(), arguments.architecture, arguments.match):
-        print("\n".join(lines(title, kernels)), flush=True)
+    try:
+        for title, kernels in resources(wheel(), arguments.architecture, arguments.match):
+            print("\n".join(lines(title, kernels)), flush=True)
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error).strip())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.command_line import count
+from bench.command_line import Distinct, count, log2
 from prover.backends.cpu import _cpu
 
 Bytes = NDArray[np.uint8]
@@ -109,7 +109,9 @@ def measure_masks(curve: str, points: Bytes, scalars: Bytes, repeats: int) -> di
 def main() -> None:
     """Print a table a curve."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("logs", nargs="*", type=int, default=[12, 14, 16], metavar="LOG2")
+    parser.add_argument(
+        "logs", nargs="*", type=log2, action=Distinct, default=[12, 14, 16], metavar="LOG2"
+    )
     parser.add_argument("--repeats", type=count, default=3)
     options = parser.parse_args()
     best = _cpu.arithmetic()

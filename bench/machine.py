@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import hashlib
 import json
@@ -161,5 +162,12 @@ def in_regime(regime: str, module: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+def main() -> None:
+    """Have the host give us memory."""
+    parser = argparse.ArgumentParser(description="Touch fresh memory once, on every core.")
+    parser.add_argument("nbytes", type=int, help="how much, in bytes")
+    warm_up(parser.parse_args().nbytes, len(os.sched_getaffinity(0)))
+
+
 if __name__ == "__main__":
-    warm_up(int(sys.argv[1]), len(os.sched_getaffinity(0)))
+    main()

@@ -16,6 +16,7 @@ from dataclasses import asdict
 import numpy as np
 
 import bigmem
+from bench import command_line
 from bench.machine import GIB
 from prover.pipeline.usage import Meter
 
@@ -32,7 +33,7 @@ def step(length: int, allocator: bigmem.Allocator, seed: float) -> float:
 def run(name: str, gib: float, steps: int) -> dict[str, object]:
     """Run the loop under the named allocator and measure it."""
     allocator = bigmem.make(name)
-    length = int(gib * GIB) // (3 * np.dtype(np.float64).itemsize)
+    length = max(1, int(gib * GIB) // (3 * np.dtype(np.float64).itemsize))
     step(1 << 16, allocator, 0.0)  # first imports and first reservation are not the loop's
     meter = Meter(allocator)
     for i in range(steps):
@@ -46,10 +47,15 @@ def run(name: str, gib: float, steps: int) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--allocator", required=True)
-    parser.add_argument("--gib", type=float, default=1.5, help="bytes of arrays in a step")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument(
+        "--gib", type=command_line.gib, default=1.5, help="bytes of arrays in a step"
+    )
+    parser.add_argument("--steps", type=command_line.count, default=4)
     args = parser.parse_args()
-    json.dump(run(args.allocator, args.gib, args.steps), sys.stdout)
+    try:
+        json.dump(run(args.allocator, args.gib, args.steps), sys.stdout)
+    except bigmem.BigmemError as error:
+        parser.error(str(error))
     return 0
 
 

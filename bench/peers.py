@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.chain import write_chain
-from bench.command_line import add_result_options, count, write_results
+from bench.command_line import Distinct, add_result_options, count, log2, write_results
 from bench.machine import markdown_table, summary
 from bench.node import snarkjs_command
 from prover.curves import CURVES, Curve
@@ -118,14 +118,13 @@ def _best(runs: list[Command]) -> Command:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("k", type=int, nargs="+", help="binary logarithms of the domains")
-    parser.add_argument("--curve", choices=CURVES, nargs="+", default=["bn128"])
+    parser.add_argument(
+        "k", type=log2, nargs="+", action=Distinct, help="binary logarithms of the domains"
+    )
+    parser.add_argument("--curve", choices=CURVES, nargs="+", action=Distinct, default=["bn128"])
     parser.add_argument("--rounds", type=count, default=3, help="runs of each (default: 3)")
     add_result_options(parser)
     arguments = parser.parse_args()
-    if min(arguments.k) < 5:
-        parser.error("k must be at least 5")
-
     print(summary())
     print(line(HEADS))
     results = []

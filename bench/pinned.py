@@ -276,6 +276,16 @@ def measure_upload(gib: float) -> Iterator[Figures]:
         }
 
 
+def measure_part(name: str, gib: float) -> Iterator[Figures]:
+    """What a process of its own does."""
+    if name == "gpu":
+        Gpu()
+    elif name == "upload":
+        yield from measure_upload(gib)
+    else:
+        yield from measure(name, gib)
+
+
 def in_process(words: list[str], seconds: float) -> Figures:
     """The figures that a process of its own prints, and why it ended early if it did."""
     found: Figures = {}
@@ -300,27 +310,29 @@ def in_process(words: list[str], seconds: float) -> Figures:
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--gib", type=command_line.gib, default=8, help="size of the large block")
     parser.add_argument(
-        "--gib", type=command_line.amount, default=8, help="size of the large block"
+        "--only",
+        nargs="+",
+        action=command_line.Distinct,
+        choices=[*CONTENDERS, "upload"],
+        default=None,
     )
-    parser.add_argument("--only", nargs="+", choices=[*CONTENDERS, "upload"], default=None)
     command_line.add_result_options(parser)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:
-        figures = (
-            measure_upload(options.gib)
-            if options.part == "upload"
-            else measure(options.part, options.gib)
-        )
-        for one in figures:
+        for one in measure_part(options.part, options.gib):
             print(json.dumps(one), flush=True)
-        return
+        return 0
+    if reason := in_process(["--part", "gpu"], SECONDS).get("failed"):
+        print(f"pinned: there is no GPU to use: {reason}", file=sys.stderr)
+        return 2
     wanted = options.only or [*CONTENDERS, "upload"]
     machine.warm_up(min(int(2 * options.gib * GIB), available() // 2), threads=16)
     found = {}
@@ -334,7 +346,8 @@ def main() -> None:
     page = pinned_report.page(found, options.gib)
     print(page, end="")
     command_line.write_results(options, {"gib": options.gib, "contenders": found}, page)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,9 +5,9 @@
 A run is a fresh process that proves so many circuits with one key, after two that do not count.
 Runs are interleaved: each round makes one of every cell, in an order of its own. Every proof is
 verified from its files. Each run is kept in FOLDER/runs.jsonl as soon as it is made, and the same
-command goes on where it was stopped; tables and pictures show what there is by then. After more
-than ten minutes, or on another machine, a round that is not whole is made again: runs are only
-compared with those of the same sitting.
+command goes on where it was stopped; tables and pictures show what there is by then. Runs are only
+compared with those of the same sitting: after a pause of more than ten minutes, or a restart of the
+machine, rounds that are not whole get another run of the baseline.
 
 The exit code is 1 if a run failed, its proofs were wrong, or more than 1 % of its wall time was
 explained by none of its layers.
@@ -33,11 +33,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import command_line, machine, pipeline_report
+from bench.command_line import Distinct
 from bench.pipeline_cells import MODES, POLICIES, Cell
 from bench.pipeline_inputs import Inputs, PipelineError
 from bench.pipeline_journal import Journal
 from bench.pipeline_run import WARM_UP_CIRCUITS
-from bigmem import osmem
+from bigmem import BigmemError, osmem
 from prover.curves import CURVES
 from prover.errors import ProverError
 from prover.pipeline.report import MOST_UNEXPLAINED
@@ -54,6 +55,9 @@ MOST_SECONDS_BESIDE = 120.0
 
 GPU_WARM_UP = 16 << 30
 """A GPU's machine has far more memory than a run of it wants, and nobody knows which comes."""
+
+_TOLD = (BigmemError, PipelineError, ProverError, OSError, subprocess.CalledProcessError)
+"""What ends the comparison with a line."""
 
 console = Console(stderr=True)
 
@@ -88,6 +92,7 @@ class Comparison:
             for name in options.policies
             if (refusal := POLICIES[name].refusal(options.backend, options.libraries))
         }
+        self._runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
         folder = options.inputs or options.out / "inputs"
         self._inputs = {
             log2: Inputs(folder / options.curve, options.curve, log2, options.circuits)
@@ -101,35 +106,42 @@ class Comparison:
             self.settings["gpu"] = _gpu()
 
     def run(self, journal: Journal, progress: Progress) -> None:
-        """Make the runs that the journal lacks, as long as there is time."""
-        runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
+        """Make the runs that the journal lacks, as long as there is time.
+
+        Those that failed when they were made before come last: they may well fail again.
+        """
         for inputs in self._inputs.values():
             inputs.make(self._options.backend, console.print)
-        task = progress.add_task("", total=self._options.runs * len(runnable))
-        for number in range(self._options.runs):
-            random.Random(number).shuffle(runnable)
-            for log2 in self._options.log2:  # a size at a time, so that its files stay in memory
-                here = [cell for cell in runnable if cell.log2 == log2]
-                missing = journal.due(here, number)
-                progress.advance(task, len(here) - len(missing))
-                if missing and time.monotonic() < self._end:
-                    self._warm_up(log2)
-                for cell in missing:
-                    if time.monotonic() >= self._end:
-                        return
-                    title = f"2^{log2} {cell.mode}, {cell.policy}, {cell.regime}"
-                    progress.update(task, description=title)
-                    run = self.measure(cell)
-                    if "error" in run or not console.is_terminal:
-                        outcome = run.get("error") or f"{run['wall_s']:.2f} s"
-                        console.print(f"{title}: {outcome}", markup=False, soft_wrap=True)
-                    journal.add(cell, number, run)
-                    progress.advance(task)
+        total = self._options.runs * len(self._runnable)
+        task = progress.add_task("", total=total, completed=total - self.left(journal))
+        before = {(cell, number) for cell, number, _ in journal.failed()}
+        visits = itertools.product((False, True), range(self._options.runs), self._options.log2)
+        for again, number, log2 in visits:  # a size at a time, so that its files stay in memory
+            here = [cell for cell in self._runnable if cell.log2 == log2]
+            random.Random(number).shuffle(here)
+            here = [cell for cell in here if again or (cell, number) not in before]
+            missing = journal.due(here, number)
+            if again:
+                now = {(cell, number) for cell, number, _ in journal.failed()} - before
+                missing = [cell for cell in missing if (cell, number) not in now]
+            if missing and time.monotonic() < self._end:
+                self._warm_up(log2)
+            for cell in missing:
+                if time.monotonic() >= self._end:
+                    return
+                title = f"2^{log2} {cell.mode}, {cell.policy}, {cell.regime}"
+                progress.update(task, description=title)
+                began = journal.clock()
+                run = self.measure(cell)
+                if "error" in run or not console.is_terminal:
+                    outcome = run.get("error") or f"{run['wall_s']:.2f} s"
+                    console.print(f"{title}: {outcome}", markup=False, soft_wrap=True)
+                journal.add(cell, number, run, began)
+                progress.update(task, completed=total - self.left(journal))
 
     def left(self, journal: Journal) -> int:
-        """How many runs the journal lacks."""
-        runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
-        return sum(len(journal.due(runnable, number)) for number in range(self._options.runs))
+        """How many runs are to be made to complete all rounds."""
+        return sum(len(journal.due(self._runnable, n)) for n in range(self._options.runs))
 
     def _warm_up(self, log2: int) -> None:
         """Have the host give the machine what a run will use, so that the first does not pay."""
@@ -235,7 +247,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--curve", choices=CURVES, default="bls12381")
-    parser.add_argument("--log2", type=int, nargs="+", required=True, metavar="N",
+    parser.add_argument("--log2", type=command_line.log2, nargs="+", required=True,
+                        action=Distinct, metavar="N",
                         help="binary logarithms of the domains")  # fmt: skip
     parser.add_argument(
         "--circuits", type=command_line.count, default=10, metavar="K", help="of a run"
@@ -246,43 +259,53 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ahead", type=command_line.size, metavar="BYTES",
                         help="memory for assignments, such as 4GiB (default: one in proof and one "
                         "that is made meanwhile)")  # fmt: skip
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--regimes", nargs="+", choices=machine.REGIMES,
+    parser.add_argument("--modes", nargs="+", action=Distinct, choices=MODES, default=list(MODES))
+    parser.add_argument("--regimes", nargs="+", action=Distinct, choices=machine.REGIMES,
                         default=list(machine.REGIMES), help="of pages")  # fmt: skip
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument(
+        "--policies", nargs="+", action=Distinct, choices=POLICIES, default=list(POLICIES)
+    )
     parser.add_argument("--libraries", type=Path, metavar="FOLDER",
                         help="look for jemalloc and mimalloc there first")  # fmt: skip
     parser.add_argument("--unexplained", type=command_line.share, default=MOST_UNEXPLAINED,
                         metavar="SHARE", help="part of its wall time that a run may leave "
                         "unexplained (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=float("inf"),
+    parser.add_argument("--seconds", type=command_line.amount, default=float("inf"),
                         help="begin no run after these")  # fmt: skip
     parser.add_argument("--inputs", type=Path, metavar="FOLDER",
                         help="keep keys and witnesses there (default: in the results' folder)",
                         )  # fmt: skip
-    parser.add_argument("-o", "--out", type=Path, default=Path("pipeline-out"), metavar="FOLDER")
-    options = parser.parse_args(words)
-    if min(options.log2) < 5 or max(options.log2) > 27:
-        parser.error("--log2 takes numbers from 5 to 27")
-    return options
+    parser.add_argument(
+        "-o", "--out", type=command_line.folder, default=Path("pipeline-out"), metavar="FOLDER"
+    )
+    return parser.parse_args(words)
 
 
 def main(words: list[str] | None = None) -> int:
     """Run what is missing; write and show the results."""
     options = parse(words)
-    interrupted = False
     try:
         comparison = Comparison(options)
         options.out.mkdir(parents=True, exist_ok=True)
-        journal = Journal(options.out / "runs.jsonl", comparison.settings)
-        with Progress(console=console) as progress:
-            try:
-                comparison.run(journal, progress)
-            except KeyboardInterrupt:
-                interrupted = True
-    except (PipelineError, ProverError, OSError, subprocess.CalledProcessError) as error:
+        with Journal(options.out / "runs.jsonl", comparison.settings) as journal:
+            return _go_on(comparison, journal, options.out, f"pipeline-{options.backend}")
+    except _TOLD as error:
         print(f"pipeline: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("pipeline: interrupted; the same command writes what is missing", file=sys.stderr)
+        return 130
+
+
+def _go_on(comparison: Comparison, journal: Journal, folder: Path, name: str) -> int:
+    """Make what the journal lacks, and show all of it; the exit code."""
+    pipeline_report.check(folder, name)
+    interrupted = False
+    with Progress(console=console) as progress:
+        try:
+            comparison.run(journal, progress)
+        except KeyboardInterrupt:
+            interrupted = True
     if left := comparison.left(journal):
         console.print(f"{left} runs are not made yet, or failed; the same command makes them")
     results = pipeline_report.summarize(
@@ -291,12 +314,7 @@ def main(words: list[str] | None = None) -> int:
         comparison.refusals,
         journal.failed(),
     )
-    try:
-        page = pipeline_report.write(results, options.out, f"pipeline-{options.backend}")
-    except KeyboardInterrupt:
-        print("pipeline: interrupted; the same command writes what is missing", file=sys.stderr)
-        return 130
-    print(page, end="")
+    print(pipeline_report.write(results, folder, name), end="")
     return pipeline_report.verdict(results, interrupted)
 
 

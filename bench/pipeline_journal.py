@@ -6,13 +6,15 @@ sitting: all that was made on a machine, between two starts of it, without a pau
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from bench.pipeline_cells import Cell
 from bench.pipeline_inputs import PipelineError
@@ -24,7 +26,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Journal:
-    """Runs by cell and round, in a file that only ever grows.
+    """Runs by cell, round and sitting, in a file that only ever grows.
 
     Parameters
     ----------
@@ -33,15 +35,10 @@ class Journal:
     clock, boot
         The time of day in seconds, and what names this start of the machine.
 
-    Attributes
-    ----------
-    sitting
-        The number of the sitting whose runs are added, from one.
-
     Raises
     ------
     PipelineError
-        If the file is there with other settings, or damaged.
+        If another process adds to the file, or it is there with other settings, or damaged.
     """
 
     def __init__(
@@ -53,11 +50,38 @@ class Journal:
         boot: str | None = None,
     ) -> None:
         self.path = path
-        self._clock = clock
+        self.clock = clock
         self._boot = boot or _BOOT.read_text().strip()
-        self.sitting = 1
-        self._runs: dict[tuple[Cell, int], Run] = {}
+        self._last: tuple[int, str, float] | None = None
+        """Of the newest run: its sitting, the machine's start, and when it ended."""
+        self._runs: dict[Cell, dict[tuple[int, int], Run]] = {}
         self._failed: list[tuple[Cell, int, Run]] = []
+        self._file = path.open("ab+")
+        try:
+            self._read(settings)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def _read(self, settings: Mapping[str, Any]) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(
+                f"{self.path}: another process adds its runs there; give another folder with -o, "
+                "or wait"
+            ) from None
         lines = self._whole_lines()
         if not lines:
             self._append(settings)
@@ -67,71 +91,81 @@ class Journal:
             others = json.loads(lines[0])
             if others != settings:
                 raise PipelineError(
-                    f"{path}: its runs are not comparable: they were made with {others}; give "
+                    f"{self.path}: its runs are not comparable: they were made with {others}; give "
                     "another folder with -o, or remove it"
                 )
             for number in range(1, len(lines)):
                 entry = json.loads(lines[number])
                 run = dict(entry["run"])
-                self._note(Cell(**entry["cell"]), int(entry["round"]), run)
-                pause = clock() - float(entry["made"])
-                goes_on = entry["boot"] == self._boot and 0 <= pause < PAUSE_SECONDS
-                self.sitting = int(run["sitting"]) + (not goes_on)
-        except (ValueError, TypeError, KeyError) as error:
+                if not ("error" in run or math.isfinite(run["wall_s"])):
+                    raise ValueError
+                self._note(Cell(**entry["cell"]), int(entry["round"]), int(run["sitting"]), run)
+                self._last = int(run["sitting"]), str(entry["boot"]), float(entry["ended"])
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise PipelineError(
-                f"{path}: line {number + 1} is damaged ({type(error).__name__}); remove the line, "
-                "or give another folder with -o"
+                f"{self.path}: line {number + 1} is damaged ({type(error).__name__}); remove the "
+                "line, or give another folder with -o"
             ) from None
 
     def _whole_lines(self) -> list[bytes]:
         """All lines of the file; one that a killed process left unfinished is cut off."""
-        if not self.path.exists():
-            return []
-        data = self.path.read_bytes()
+        self._file.seek(0)
+        data = self._file.read()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
+            self._file.truncate(len(whole))
         return whole.splitlines()
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.flush()
+
+    def sitting(self, began: float) -> int:
+        """The number, from one, of the sitting that a run belongs to which began at a time."""
+        if self._last is None:
+            return 1
+        number, boot, ended = self._last
+        goes_on = boot == self._boot and 0 <= began - ended < PAUSE_SECONDS
+        return number if goes_on else number + 1
 
     def due(self, cells: Sequence[Cell], number: int) -> list[Cell]:
-        """The cells whose run of a round is still to be made, in their order.
+        """The cells that are to be run to complete a round, in their order.
 
-        One that failed is due again. All that share a baseline are, where a sitting that is over
-        made a part of them: the rest could not be compared with it.
+        A run is complete if a baseline was run in the same sitting, where that is compared at all.
+        What lacks one is run again with a baseline beside it; what failed is run again, too.
         """
+        now = self.sitting(self.clock())
         due: set[Cell] = set()
-        for baseline in {cell.baseline for cell in cells}:
-            group = {c: self._made(c, number) for c in cells if c.baseline == baseline}
-            sittings = set(group.values())
-            if len(sittings) > 1 or None in sittings:
-                due |= {cell for cell, made in group.items() if made != self.sitting}
+        for cell in cells:
+            pair = {cell, cell.baseline} & set(cells)
+            if not set.intersection(*(self._good(one, number) for one in pair)):
+                due |= {one for one in pair if now not in self._good(one, number)}
         return [cell for cell in cells if cell in due]
 
-    def _made(self, cell: Cell, number: int) -> int | None:
-        """The sitting of a run, if it was made and did not fail."""
-        run = self._runs.get((cell, number))
-        return None if run is None or "error" in run else int(run["sitting"])
+    def _good(self, cell: Cell, number: int) -> set[int]:
+        """The sittings in which a cell was run in a round and did not fail."""
+        runs = self._runs.get(cell, {})
+        return {sitting for (n, sitting), run in runs.items() if n == number and "error" not in run}
 
-    def add(self, cell: Cell, number: int, run: Run) -> None:
-        """Keep the run of a cell in a round, with its sitting."""
-        run = {**run, "sitting": self.sitting}
+    def add(self, cell: Cell, number: int, run: Run, began: float) -> None:
+        """Keep the run of a cell in a round, which began at a time of the clock and ends now."""
+        sitting = self.sitting(began)
+        run = {**run, "sitting": sitting}
+        ended = self.clock()
         entry = {"cell": asdict(cell), "round": number, "run": run}
-        self._append({**entry, "boot": self._boot, "made": self._clock()})
-        self._note(cell, number, run)
+        self._append({**entry, "boot": self._boot, "ended": ended})
+        self._note(cell, number, sitting, run)
+        self._last = sitting, self._boot, ended
 
-    def _note(self, cell: Cell, number: int, run: Run) -> None:
-        self._runs[cell, number] = run
+    def _note(self, cell: Cell, number: int, sitting: int, run: Run) -> None:
+        self._runs.setdefault(cell, {})[number, sitting] = run
         if "error" in run:
             self._failed.append((cell, number, run))
 
     def failed(self) -> list[tuple[Cell, int, Run]]:
         """All runs that failed, those that were made again since included."""
-        return self._failed
+        return list(self._failed)
 
-    def runs(self, cell: Cell) -> dict[int, Run]:
-        """The runs of a cell by round."""
-        return {number: run for (other, number), run in self._runs.items() if other == cell}
+    def runs(self, cell: Cell) -> Mapping[tuple[int, int], Run]:
+        """The newest run of a cell by round and sitting."""
+        return self._runs.get(cell, {})

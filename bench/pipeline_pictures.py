@@ -25,6 +25,11 @@ TAX = (("release_s", "#c0392b", "release"), ("fault_s", "#e08e45", "fault"),
        ("map_s", "#f2cf63", "map"))  # fmt: skip
 
 
+def names(name: str) -> list[str]:
+    """The files of the pictures of results."""
+    return [f"{name}-{question}.png" for question in ("time", "tax", "resident")]
+
+
 def draw(results: Mapping[str, Any], folder: Path, name: str) -> None:
     """Draw NAME-time.png, NAME-tax.png and NAME-resident.png of the largest size measured."""
     measured = [entry for entry in results["cells"] if "not_run" not in entry]
@@ -33,12 +38,13 @@ def draw(results: Mapping[str, Any], folder: Path, name: str) -> None:
     log2 = max(entry["log2"] for entry in measured)
     largest = [entry for entry in measured if entry["log2"] == log2]
     title = f"{results['circuits']} circuits of 2^{log2}, {results['curve']}"
-    for question, panel, label in (
-        ("time", _layers, "seconds"),
-        ("tax", _tax, "seconds of the program's own threads"),
-        ("resident", _resident, "MiB resident"),
-    ):
-        _picture(largest, panel, label, title, folder / f"{name}-{question}.png")
+    panels = (
+        (_layers, "seconds"),
+        (_tax, "seconds of the program's own threads"),
+        (_resident, "MiB resident"),
+    )
+    for file, (panel, label) in zip(names(name), panels, strict=True):
+        _picture(largest, panel, label, title, folder / file)
 
 
 def _picture(

@@ -11,6 +11,7 @@ from typing import Any
 from bench import machine, pipeline_pictures
 from bench.pipeline_cells import BASELINE, POLICIES, Cell
 from bench.pipeline_journal import Run
+from bigmem.cli import _outputs
 
 FIGURES = ("wall_s", "p50_s", "p99_s", "tax_s", "gap_s", "gap_of_inner", "minor_faults",
            "peak_rss_bytes", "held_bytes", "reclaim_s", "reclaim_cpu_s", "map_s", "fault_s",
@@ -23,13 +24,14 @@ COLUMNS = ("pages", "policy", "wall s", "against inline", "p50 ms", "p99 ms", "t
 
 READING = (
     "Medians of the runs, with the least and the most in brackets; *against inline* is taken in "
-    "each round by itself. p50, p99: of a circuit, from the moment that it is taken until its "
-    "memory is let go of (of few proofs, p99 is the slowest). tax: seconds of the program's own "
-    "threads, added up over them, in allocations, in the kernel (page faults above all), and in "
-    "releases. gap: what the outer timer of the proofs measures and the inner one does not. peak: "
-    "of the resident set. held: the most that the assignments took, with what was released and "
-    "not given back yet, and what was kept warm. reclaim: seconds in which memory was given back "
-    "by other threads than the one that let go of it."
+    "each round by itself, with the run of inline of the same sitting. p50, p99: of a circuit, "
+    "from the moment that it is taken until its memory is let go of (of few proofs, p99 is the "
+    "slowest). tax: seconds of the program's own threads, added up over them, in allocations, in "
+    "the kernel (page faults above all), and in releases. gap: what the outer timer of the proofs "
+    "measures and the inner one does not. peak: of the resident set. held: the most that the "
+    "assignments took, with what was released and not given back yet, and what was kept warm. "
+    "reclaim: seconds in which memory was given back by other threads than the one that let go of "
+    "it."
 )
 
 _ENOUGH_RUNS = 5
@@ -39,7 +41,7 @@ Summary = Mapping[str, Any]
 
 def summarize(
     settings: Mapping[str, Any],
-    runs: Mapping[Cell, Mapping[int, Run]],
+    runs: Mapping[Cell, Mapping[tuple[int, int], Run]],
     refusals: Mapping[str, str],
     failed: Sequence[tuple[Cell, int, Run]] = (),
 ) -> dict[str, Any]:
@@ -50,55 +52,65 @@ def summarize(
     settings
         What the runs have in common, the machine among it.
     runs
-        By cell and round. Those of one round are compared if they are of one sitting.
+        By cell, then by round and sitting. Those of the same are compared.
     refusals
         Why policies were not run, by name.
     failed
         Every run that failed, with its cell and round. Of those that were made again, a wrong proof
         is a failure all the same.
     """
-    entries: list[dict[str, Any]] = []
+    good = {
+        cell: {key: run for key, run in of.items() if "error" not in run}
+        for cell, of in runs.items()
+    }
     failures: list[str] = []
     again: list[str] = []
     for cell, number, run in failed:
-        if cell in runs and "error" not in runs[cell].get(number, run):
-            told = failures if run.get("wrong_proof") else again
+        if cell in runs:
+            made = any(n == number for n, _ in good[cell]) and not run.get("wrong_proof")
+            told = again if made else failures
             told.append(f"{_title(cell)}, round {number + 1}: {run['error']}")
-    for cell, by_round in runs.items():
+    entries: list[dict[str, Any]] = []
+    for cell, of in runs.items():
         entry: dict[str, Any] = {**vars(cell)}
-        base = runs.get(cell.baseline, {})
-        good = {n: run for n, run in by_round.items() if "error" not in run}
-        for number, run in sorted(by_round.items()):
-            if "error" in run:
-                failures.append(f"{_title(cell)}, round {number + 1}: {run['error']}")
         if cell.policy in refusals:
             entry["not_run"] = refusals[cell.policy]
-        elif not good:
-            entry["not_run"] = "failed" if by_round else "not run yet"
+        elif not good[cell]:
+            entry["not_run"] = "failed" if of else "not run yet"
         else:
-            entry |= _summary(good, {n: run for n, run in base.items() if "error" not in run})
+            entry |= _summary(good[cell], good.get(cell.baseline, {}))
         entries.append(entry)
-    return {**settings, "cells": entries, "failures": failures, "made_again": again}
-
-
-def _summary(good: Mapping[int, Run], base: Mapping[int, Run]) -> dict[str, Any]:
-    compared = {
-        n: run for n, run in good.items() if n in base and run["sitting"] == base[n]["sitting"]
-    }
-    ratios = [run["wall_s"] / base[n]["wall_s"] for n, run in compared.items()]
-    good = compared or good  # what a stopped round left is made again
-    by_wall = sorted(good.values(), key=lambda run: float(run["wall_s"]))
-    middle = by_wall[len(by_wall) // 2]
     return {
-        "runs": len(good),
-        "walls_s": [round(run["wall_s"], 4) for _, run in sorted(good.items())],
-        **{name: _spread([run[name] for run in good.values()]) for name in FIGURES},
-        "against": _spread(ratios) if ratios else None,
+        **settings,
+        "cells": entries,
+        "failures": list(dict.fromkeys(failures)),
+        "made_again": list(dict.fromkeys(again)),
+    }
+
+
+def _summary(
+    good: Mapping[tuple[int, int], Run], base: Mapping[tuple[int, int], Run]
+) -> dict[str, Any]:
+    """Of each round the newest run that can be compared; where there is none, the newest."""
+    compared = {key: run for key, run in good.items() if key in base}
+    ordered = sorted((compared or good).items())
+    newest = {number: (sitting, run) for (number, sitting), run in ordered}
+    sittings, shown = zip(*newest.values(), strict=True)
+    beside = [base[key]["wall_s"] for key in zip(newest, sittings, strict=True) if key in base]
+    walls = [run["wall_s"] for run in shown]
+    ratios = [wall / other for wall, other in zip(walls, beside, strict=True)] if compared else []
+    middle = sorted(shown, key=lambda run: float(run["wall_s"]))[len(shown) // 2]
+    return {
+        "runs": len(shown),
+        "walls_s": [round(wall, 4) for wall in walls],
+        "sittings": sittings,
+        **{name: _spread([run[name] for run in shown]) for name in FIGURES},
+        "baseline_wall_s": _spread(beside) if compared else None,
+        "against": _spread(ratios) if compared else None,
         "budget_bytes": middle["budget_bytes"],
         "owners": middle["owners"],
         "layers": {
-            name: median(run["layers"].get(name, 0.0) for run in good.values())
-            for name in middle["layers"]
+            name: median(run["layers"].get(name, 0.0) for run in shown) for name in middle["layers"]
         },
         "resident": middle["resident"],
     }
@@ -165,47 +177,54 @@ def findings(entries: list[Summary]) -> list[str]:
     """Whether any policy gained against the baseline, sentences for each page regime.
 
     Among a dozen policies one is always ahead. A gain is only what noise would hardly bring about:
-    the slowest of five runs is faster than the fastest of the baseline's five. A policy that took
-    longer did so by the same rule. What pays before the clock starts is told apart.
+    the slowest of five runs is faster than the fastest of the five of the baseline that they are
+    compared with. A policy that took longer did so by the same rule. What pays before the clock
+    starts is told apart.
     """
     sentences = []
     for regime in machine.REGIMES:
-        measured = {
-            entry["policy"]: entry
+        measured = [
+            entry
             for entry in entries
-            if entry["regime"] == regime and entry.get("against")
-        }
-        base = measured.pop(BASELINE, None)
-        if base is None or not measured:
-            continue
-        apart = [measured.pop(name) for name in list(measured) if POLICIES[name].ahead]
-        if measured:
-            best = min(measured.values(), key=lambda entry: float(entry["against"]["median"]))
-            sentences.append(f"{regime} pages: the best is {_verdict(best, base)}")
-            others = [entry for entry in measured.values() if entry is not best]
-            gained = [entry for entry in others if _beats(entry, base)]
-            lost = [entry for entry in others if _beats(base, entry)]
+            if entry["regime"] == regime and entry.get("against") and entry["policy"] != BASELINE
+        ]
+        within = [entry for entry in measured if not POLICIES[entry["policy"]].ahead]
+        if within:
+            best = min(within, key=lambda entry: float(entry["against"]["median"]))
+            sentences.append(f"{regime} pages: the best is {_verdict(best)}")
+            others = [entry for entry in within if entry is not best]
+            gained = [entry for entry in others if _gained(entry)]
+            lost = [entry for entry in others if _lost(entry)]
             for what, found in (("others that gained", gained), ("others that took longer", lost)):
                 names = [f"{e['policy']} ({e['against']['median']:.2f})" for e in found]
                 if names:
                     sentences.append(f"{regime} pages: {what}: {', '.join(names)}.")
-        sentences += [f"{regime} pages: {_verdict(entry, base)}" for entry in apart]
+        ahead = [entry for entry in measured if entry not in within]
+        sentences += [f"{regime} pages: {_verdict(entry)}" for entry in ahead]
     return sentences
 
 
-def _verdict(entry: Summary, base: Summary) -> str:
+def _verdict(entry: Summary) -> str:
     text = f"{entry['policy']}, with {_range(entry['against'], '.2f')} of inline's time"
-    if min(entry["runs"], base["runs"]) < _ENOUGH_RUNS:
+    if entry["runs"] < _ENOUGH_RUNS:
         return f"{text}; too few runs to call it a gain."
-    if _beats(entry, base):
+    if _gained(entry):
         return f"{text}: a gain, each of its runs beat all of inline's."
+    if _lost(entry):
+        return f"{text}: no gain, each of its runs took longer than all of inline's."
     return f"{text}: no gain, its runs and inline's overlap."
 
 
-def _beats(one: Summary, other: Summary) -> bool:
-    """Whether each run of one took less time than any of the other's, of which there are enough."""
-    enough = min(one["runs"], other["runs"]) >= _ENOUGH_RUNS
-    return enough and bool(one["wall_s"]["max"] < other["wall_s"]["min"])
+def _gained(entry: Summary) -> bool:
+    """Whether each of enough runs took less time than all of the baseline's beside them."""
+    enough = entry["runs"] >= _ENOUGH_RUNS
+    return enough and bool(entry["wall_s"]["max"] < entry["baseline_wall_s"]["min"])
+
+
+def _lost(entry: Summary) -> bool:
+    """Whether each of enough runs took longer than all of the baseline's beside them."""
+    enough = entry["runs"] >= _ENOUGH_RUNS
+    return enough and bool(entry["wall_s"]["min"] > entry["baseline_wall_s"]["max"])
 
 
 def _described(results: Mapping[str, Any]) -> str:
@@ -233,11 +252,17 @@ def policies_table() -> list[str]:
     return machine.markdown_table(rows, names=2)
 
 
+def check(folder: Path, name: str) -> None:
+    """Refuse what `write` could not write, with a `bigmem.BigmemError`."""
+    _outputs.check([folder / f"{name}.json", folder / f"{name}.md"])
+    _outputs.check([folder / picture for picture in pipeline_pictures.names(name)])
+
+
 def write(results: Mapping[str, Any], folder: Path, name: str) -> str:
     """Write NAME.json, NAME.md and the pictures; the page."""
     page = markdown(results)
-    (folder / f"{name}.json").write_text(_json(results))
-    (folder / f"{name}.md").write_text(page)
+    _outputs.write(folder / f"{name}.json", [_json(results).encode()])
+    _outputs.write(folder / f"{name}.md", [page.encode()])
     pipeline_pictures.draw(results, folder, name)
     return page
 

@@ -20,7 +20,7 @@ from itertools import product
 
 import numpy as np
 
-from bench.command_line import amount, count, result_file, write
+from bench.command_line import Distinct, amount, count, mib, result_file, write
 from bench.machine import MIB, REGIMES, markdown_table, regime_environment, summary, warm_up
 
 # What a batch writes at least, so that the clock does not count.
@@ -74,7 +74,7 @@ def measure(
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--mib", type=amount, nargs="+", default=[1, 4, 32])
+    parser.add_argument("--mib", type=mib, nargs="+", action=Distinct, default=[1, 4, 32])
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--seconds", type=amount, default=0.5, help="of each run")
     parser.add_argument("--markdown", type=result_file, metavar="FILE")
@@ -85,11 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     warm_up(_WARM_UP)
     rows = [["pages", "memory", "MiB an array", "plain, ms", "profiled, ms", "ratio"]]
-    for regime, memory, mib in product(REGIMES, _LIBRARY, args.mib):
+    for regime, memory, size in product(REGIMES, _LIBRARY, args.mib):
         environment = {**regime_environment(regime), **_LIBRARY[memory]}
-        plain, profiled = measure(mib, environment, args.rounds, args.seconds)
+        plain, profiled = measure(size, environment, args.rounds, args.seconds)
         figures = (f"{plain * 1e3:.3f}", f"{profiled * 1e3:.3f}", f"{profiled / plain:.3f}")
-        rows.append([regime, memory, f"{mib:g}", *figures])
+        rows.append([regime, memory, f"{size:g}", *figures])
         print(*rows[-1], sep="\t", flush=True)
     if args.markdown:
         lines = [*markdown_table(rows, names=2), "", summary()]

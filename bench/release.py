@@ -198,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.release", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--size", type=command_line.size, default="4GiB", help="of the large array (default 4GiB)"
+        "--size", type=command_line.memory, default="4GiB", help="of the large array (default 4GiB)"
     )
     command_line.add_result_options(parser)
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)

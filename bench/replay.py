@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import time
@@ -177,14 +176,20 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="python -m bench.replay", description=__doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.add_argument("logs", metavar="LOG", nargs="*", type=Path)
-    made.add_argument("--allocator", metavar="NAME", nargs="+", default=list(CONTENDERS))
+    made.add_argument("logs", metavar="LOG", nargs="*", type=Path, action=command_line.Distinct)
+    made.add_argument(
+        "--allocator",
+        metavar="NAME",
+        nargs="+",
+        action=command_line.Distinct,
+        default=list(CONTENDERS),
+    )
     made.add_argument(
         "--rounds", type=command_line.count, default=3, metavar="N", help="of each (default 3)"
     )
     made.add_argument(
         "--pace",
-        type=float,
+        type=pace,
         default=1.0,
         metavar="P",
         help="times between operations, in parts of the program's own (default 1); 0 for none",
@@ -200,16 +205,20 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def pace(text: str) -> float:
+    """A parser of ``0`` and of numbers above it, for argparse."""
+    return 0.0 if text == "0" else command_line.amount(text)
+
+
 def main() -> None:
     """Replay, print, write."""
-    arguments = parser().parse_args()
+    made = parser()
+    arguments = made.parse_args()
     try:
         if arguments.one:
             machine.keep_to_regime()
             json.dump(obey(json.loads(arguments.one)), sys.stdout)
             return
-        if not 0 <= arguments.pace < math.inf:
-            raise bigmem.BigmemError("--pace is at least 0")
         logs = arguments.logs or sorted(LOGS.glob("*.json.gz"))
         for name in arguments.allocator:
             contender_named(name)
@@ -217,7 +226,7 @@ def main() -> None:
             logs, arguments.allocator, arguments.rounds, arguments.pace, arguments.preload_dir
         )
     except bigmem.BigmemError as error:
-        raise SystemExit(f"bench.replay: {error}") from None
+        made.error(str(error))
     except KeyboardInterrupt:
         raise SystemExit("bench.replay: interrupted; nothing was written") from None
     content = {"rounds": arguments.rounds, "pace": arguments.pace, "logs": results}

@@ -56,12 +56,14 @@ def main() -> None:
     """Record, and describe what was recorded."""
     parser = argparse.ArgumentParser(prog="python -m bench.replay_record", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("programs", metavar="PROGRAM", nargs="*", help=f"of {', '.join(PROGRAMS)}")
+    parser.add_argument("programs", metavar="PROGRAM", nargs="*", action=command_line.Distinct,
+                        help=f"of {', '.join(PROGRAMS)}")  # fmt: skip
     parser.add_argument("--folder", type=command_line.folder, default=LOGS)
     arguments = parser.parse_args()
     for program in arguments.programs or PROGRAMS:
         if program not in PROGRAMS:
             parser.error(f"there is no program {program}; known are {', '.join(PROGRAMS)}")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     for program in arguments.programs or PROGRAMS:
         target = arguments.folder / f"{program}.json.gz"
         record(program, target)

@@ -142,7 +142,7 @@ def _below(r: int, n: int, rng: np.random.Generator) -> Bytes:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("k", type=int, help="binary logarithm of the domain, at least 5")
+    parser.add_argument("k", type=command_line.log2, help="binary logarithm of the domain")
     parser.add_argument("--curve", choices=CURVES, default="bls12381")
     parser.add_argument(
         "--witnesses", type=command_line.count, default=1, metavar="N", help="how many to write"
@@ -151,8 +151,7 @@ def main() -> None:
         "-o", "--output", type=command_line.folder, required=True, metavar="DIRECTORY"
     )
     arguments = parser.parse_args()
-    if not 5 <= arguments.k <= 27:
-        parser.error("k must be from 5 to 27")
+    arguments.output.mkdir(parents=True, exist_ok=True)
     circuit = Synthetic(arguments.k, CURVES[arguments.curve])
     print(circuit.write_circuit(arguments.output))
     for number in range(arguments.witnesses):

@@ -26,11 +26,13 @@ from bench.core.resize import RESIZE
 from bench.core.scale import FULL, QUICK, Scale
 from bench.core.steps import MIXED, STEPS
 from bigmem import osmem
+from bigmem.sizes import format_size
 
 ORDER = (
     RELEASE, HUNGRY, ALLOCATE, RESIZE, STEPS, MIXED, QUIET, RECLAIM, FORK, EXIT, CLEARING, PREFAULT
 )  # fmt: skip
 FIGURES = {figure.name: figure for figure in ORDER}
+LEAST_MEMORY = 64 * machine.MIB
 SHARE_OF_AVAILABLE = 0.6
 
 console = Console(stderr=True)
@@ -99,11 +101,16 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="tiny sizes: figures mean nothing")
     parser.add_argument(
-        "--only", nargs="+", choices=FIGURES, metavar="FIGURE", help=f"of {', '.join(FIGURES)}"
+        "--only",
+        nargs="+",
+        action=command_line.Distinct,
+        choices=FIGURES,
+        metavar="FIGURE",
+        help=f"of {', '.join(FIGURES)}",
     )
     parser.add_argument(
         "--memory",
-        type=command_line.size,
+        type=command_line.memory,
         metavar="SIZE",
         help="hold no more at once (default: 60 %% of MemAvailable)",
     )
@@ -122,6 +129,8 @@ def main() -> None:
         return
     available = osmem.available_bytes()
     memory = arguments.memory or int(available * SHARE_OF_AVAILABLE)
+    if memory < LEAST_MEMORY:
+        parser.error(f"{format_size(LEAST_MEMORY)} of memory is the least that shows anything")
     scale = (QUICK if arguments.quick else FULL).within(memory)
     content = {
         "machine": machine.describe(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import command_line, machine
+from bench import command_line, machine, pipeline, replay
 
 WITH_RESULTS = [
     "core.__main__", "costs", "dask", "gpu", "hook", "layers", "peers", "pinned",
@@ -42,8 +42,29 @@ def main_of(name: str, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> Cal
         ("release", ["--size", "much"], "is no size"),
         ("replay", ["--rounds", "0"], "'0' is no number from 1"),
         ("peers", ["--rounds", "-1"], "'-1' is no number from 1"),
-        ("peers", ["4"], "k must be at least 5"),
+        ("peers", ["4"], "'4' is no number from 5 to 27"),
+        ("peers", ["28"], "'28' is no number from 5 to 27"),
+        ("kernels", ["99"], "'99' is no number from 5 to 27"),
+        ("kernels", ["-1"], "'-1' is no number from 5 to 27"),
+        ("pipeline", ["--log2", "28"], "'28' is no number from 5 to 27"),
+        ("pipeline", ["--log2", "10", "--ahead", "0"], "'0' is no size above 0"),
+        ("gpu", ["--seconds", "nan"], "'nan' is no number above 0"),
         ("pinned", ["--gib", "0"], "'0' is no number above 0"),
+        ("pinned", ["--gib", "1e300"], "1e300 is more than the "),
+        ("demo", ["--gib", "1e300"], "1e300 is more than the "),
+        ("profile_overhead", ["--mib", "1e300"], "1e300 is more than the "),
+        ("core.__main__", ["--memory", "0"], "'0' is no size above 0"),
+        ("core.__main__", ["--memory", "999TiB"], "999TiB is more than the "),
+        ("core.__main__", ["--memory", "63MiB"], "64 MiB of memory is the least"),
+        ("panel", ["--allocator", "nonesuch"], "there is no allocator called 'nonesuch'"),
+        ("panel", ["--allocator", "recycle", "--gib", "nan"], "'nan' is no number above 0"),
+        ("panel", ["--allocator", "recycle", "--steps", "0"], "'0' is no number from 1"),
+        ("kernel_resources", ["--match", "nonesuch"], "no program's file has 'nonesuch' in its"),
+        ("layers", ["--size", "0"], "'0' is no size above 0"),
+        ("layers", ["--size", "999TiB"], "999TiB is more than the "),
+        ("release", ["--size", "0"], "'0' is no size above 0"),
+        ("release", ["--size", "999TiB"], "999TiB is more than the "),
+        ("machine", ["much"], "invalid int value: 'much'"),
         ("pipelines.__main__", ["--rounds", "two"], "'two' is no number from 1"),
         ("hook", ["--arrays", "0"], "'0' is no number from 1"),
         ("hook", ["--allocator", "nonesuch"], "nonesuch"),
@@ -53,9 +74,9 @@ def main_of(name: str, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> Cal
         ("demo", ["-o", FOLDER], f"{FOLDER}: cannot be made a folder: Not a directory"),
         ("synthetic", ["10", "-o", FOLDER], f"{FOLDER}: cannot be made a folder: Not a directory"),
         ("synthetic", ["10", "-o", "out", "--witnesses", "0"], "'0' is no number from 1"),
-        ("synthetic", ["4", "-o", "out"], "k must be from 5 to 27"),
+        ("synthetic", ["4", "-o", "out"], "'4' is no number from 5 to 27"),
         ("chain", ["10", "-o", FOLDER], f"{FOLDER}: cannot be made a folder: Not a directory"),
-        ("chain", ["99", "-o", "out"], "k must be from 5 to 27"),
+        ("chain", ["99", "-o", "out"], "'99' is no number from 5 to 27"),
         ("replay_record", ["--folder", FOLDER], f"{FOLDER}: cannot be made a folder"),
         ("insert", ["table.md", "page.md"], "No such file or directory: 'page.md'"),
         ("insert", ["A-FILE", "A-FILE"], "is there 0 times, not once"),
@@ -79,6 +100,77 @@ def test_senseless_words_are_refused_in_a_line(
     assert ended.value.code == 2
     assert told in capsys.readouterr().err.splitlines()[-1]
     assert (tmp_path / "A-FILE").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", WITH_RESULTS)
+@pytest.mark.parametrize("other", ["x", "./x", "LINK"])
+def test_figures_and_tables_do_not_go_to_one_file(
+    name: str,
+    other: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text("kept")
+    (tmp_path / "LINK").symlink_to("x")
+    words = ["--markdown", "x", "--json", other]
+    main = main_of(name, monkeypatch, ["10", *words] if name == "peers" else words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.endswith("two outputs cannot go to one file")
+    assert (tmp_path / "x").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("chain", ["10", "-o", "a/b", "--curve", "none"]),
+        ("synthetic", ["10", "-o", "a/b", "--witnesses", "0"]),
+        ("demo", ["-o", "a/b", "--steps", "0"]),
+        ("replay_record", ["--folder", "a/b", "nonesuch"]),
+        ("pipeline", ["-o", "a/b", "--log2", "4"]),
+    ],
+)
+def test_a_refused_command_makes_no_folder(
+    name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main = main_of(name, monkeypatch, words)
+    with pytest.raises(SystemExit):
+        main()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_are_there_stay(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for folder in (tmp_path / "a", tmp_path / "a" / "b" / ".." / "c"):
+        assert command_line.folder(str(folder)) == folder
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_is_asked_for_twice_is_done_once() -> None:
+    words = ["--log2", "8", "9", "8", "--policies", "recycle", "inline", "recycle",
+             "--modes", "seed", "seed", "--regimes", "huge", "huge"]  # fmt: skip
+    options = pipeline.parse(words)
+    assert (options.log2, options.policies) == ([8, 9], ["recycle", "inline"])
+    assert (options.modes, options.regimes) == (["seed"], ["huge"])
+    logs = replay.parser().parse_args(["b", "a", "b", "--allocator", "recycle", "recycle"])
+    assert (logs.logs, logs.allocator) == ([Path("b"), Path("a")], ["recycle"])
+    assert replay.parser().parse_args([]).logs == []
+
+
+def test_a_missing_gpu_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is one, too
+    main = main_of("pinned", monkeypatch, ["--gib", "0.01", "--json", str(tmp_path / "x")])
+    assert main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pinned: there is no GPU to use: ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_circuit_goes_where_no_folder_was(

@@ -1,5 +1,6 @@
 """The pipeline's comparison from end to end, at a size whose figures mean nothing."""
 
+import fcntl
 import json
 import shutil
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from bench import pipeline, pipeline_report
+from bench.pipeline_cells import Cell
 from bench.pipeline_inputs import Inputs
 
 LOG2, CIRCUITS = 6, 2
@@ -64,7 +66,7 @@ def test_it_goes_on_where_it_was_stopped(
     journal = (made / "runs.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "runs.jsonl").write_text("".join(journal[:-1]))  # one run is missing
     last = json.loads(journal[-1])["cell"]
-    assert compare(tmp_path, *FEW, "--seconds", "0") == 0
+    assert compare(tmp_path, *FEW, "--seconds", "1e-9") == 0
     assert (tmp_path / "runs.jsonl").read_text() == "".join(journal[:-1])
     assert "1 runs are not made yet" in capsys.readouterr().err
     assert cells(tmp_path)[last["regime"], last["policy"]]["not_run"] == "not run yet"
@@ -147,6 +149,36 @@ def test_a_run_that_fails_is_told_and_made_again(
     assert [entry["runs"] for entry in cells(tmp_path).values()] == [1]
 
 
+def test_what_failed_before_comes_last(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it never takes the time of what can be measured; and is tried once a call."""
+    shutil.copytree(made / "inputs", tmp_path / "inputs")
+    good = json.loads((made / "runs.jsonl").read_text().splitlines()[1])["run"]
+    words = ("--modes", "seed", "--policies", "inline", "early", "recycle", "--regimes", "huge")
+    measured: list[str] = []
+    failing = {"recycle"}
+
+    def measure(_: pipeline.Comparison, cell: Cell) -> dict[str, Any]:
+        measured.append(cell.policy)
+        return {"error": "exit code 1"} if cell.policy in failing else good
+
+    monkeypatch.setattr(pipeline.Comparison, "measure", measure)
+    assert compare(tmp_path, *words) == 1
+    assert sorted(measured) == ["early", "inline", "recycle"]
+    measured.clear()
+    failing.add("early")
+    assert compare(tmp_path, *words, "--runs", "3") == 1
+    assert sorted(measured[:3]) == sorted(measured[3:6]) == ["early", "inline", "recycle"]
+    assert measured[6:] == ["recycle"]
+    measured.clear()
+    failing.clear()
+    assert compare(tmp_path, *words, "--runs", "3") == 0
+    assert sorted(measured) == ["early"] * 2 + ["recycle"] * 3
+    entries = {entry["policy"]: entry for entry in cells(tmp_path).values()}
+    assert [entry["runs"] for entry in entries.values()] == [3, 3, 3]
+
+
 def test_a_run_that_hangs_is_ended(
     made: Path,
     tmp_path: Path,
@@ -211,6 +243,9 @@ def test_proofs_of_other_circuits_are_not_taken(made: Path) -> None:
         (["--log2", "4"], "from 5 to 27"),
         (["--ahead", "much"], "is no size"),
         (["--runs", "0"], "'0' is no number from 1"),
+        (["--seconds", "nan"], "'nan' is no number above 0"),
+        (["--seconds", "-3"], "'-3' is no number above 0"),
+        (["-o", "/dev/null"], "/dev/null"),
         (["--unexplained", "nan"], "nan is no part of one: give 0 to 1"),
         (["--unexplained", "half"], "invalid share value: 'half'"),
     ],
@@ -231,6 +266,26 @@ def test_a_missing_gpu_is_told_in_a_line(
     assert compare(tmp_path, "--backend", "cuda") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("pipeline: --backend cuda finds no GPU here: ")
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "pipeline-cpu.json", "pipeline-cpu-tax.png"])
+def test_results_that_cannot_be_written_are_told_before_any_run(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    shutil.copytree(made / "inputs", tmp_path / "inputs")
+    (tmp_path / name).mkdir()
+    assert compare(tmp_path, *FEW) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert name in line
+    assert "is a directory" in line.lower()
+
+
+def test_a_second_process_is_told_in_a_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (made / "runs.jsonl").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert compare(made, *FEW) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "another process adds its runs there" in line
 
 
 def test_runs_of_other_settings_stay(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,22 +1,23 @@
 """What the comparison of the pipeline says of its runs, and that it can be stopped and goes on."""
 
 import json
+import math
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import machine, pipeline_report
+from bench import machine, pipeline_journal, pipeline_report
 from bench.core.contenders import Contender
 from bench.pipeline_cells import POLICIES, Cell, Policy, make_allocator
 from bench.pipeline_inputs import PipelineError
 from bench.pipeline_journal import Journal
 
 SETTINGS = {"backend": "cpu", "curve": "bn128", "circuits": 2, "machine": machine.describe()}
-INLINE, RECYCLE = (Cell(5, "seed", "4 KiB", name) for name in ("inline", "recycle"))
+INLINE, RECYCLE, EARLY = (Cell(5, "seed", "4 KiB", name) for name in ("inline", "recycle", "early"))
 
 
 def run(wall: float, **more: Any) -> dict[str, Any]:
@@ -29,8 +30,17 @@ def run(wall: float, **more: Any) -> dict[str, Any]:
 
 
 def summary(**runs: list[dict[str, Any]]) -> dict[str, Any]:
-    by_cell = {Cell(5, "seed", "4 KiB", name): dict(enumerate(all)) for name, all in runs.items()}
-    return pipeline_report.summarize(SETTINGS, by_cell, {"jemalloc": "not installed here"})
+    by_cell = {
+        Cell(5, "seed", "4 KiB", name): {(number, 1): one for number, one in enumerate(all)}
+        for name, all in runs.items()
+    }
+    failed = [
+        (cell, number, one)
+        for cell, of in by_cell.items()
+        for (number, _), one in of.items()
+        if "error" in one
+    ]
+    return pipeline_report.summarize(SETTINGS, by_cell, {"jemalloc": "not installed here"}, failed)
 
 
 def test_a_ratio_is_taken_in_each_round() -> None:
@@ -46,14 +56,15 @@ def test_a_ratio_is_taken_in_each_round() -> None:
     [
         ([0.5, 0.6, 0.7, 0.8, 0.89], "a gain, each of its runs beat all of inline's."),
         ([0.5, 0.5, 0.5, 0.5, 0.91], "no gain, its runs and inline's overlap."),
+        ([1.4, 1.4, 1.4, 1.4, 1.31], "no gain, each of its runs took longer than all of inline's."),
         ([0.5, 0.5, 0.5, 0.5], "too few runs to call it a gain."),
     ],
 )
 def test_a_gain_is_what_noise_would_not_bring_about(walls: list[float], ending: str) -> None:
     inline = [run(wall) for wall in (0.9, 1.0, 1.1, 1.2, 1.3)]
-    results = summary(inline=inline, recycle=[run(wall) for wall in walls], early=inline)
+    results = summary(inline=inline, recycle=[run(wall) for wall in walls])
     (sentence,) = pipeline_report.findings(results["cells"])
-    assert sentence.startswith("4 KiB pages: the best is recycle, with 0.")
+    assert sentence.startswith("4 KiB pages: the best is recycle, with ")
     assert sentence.endswith(ending)
 
 
@@ -125,111 +136,199 @@ def test_results_are_written_with_a_picture_a_question(tmp_path: Path) -> None:
     )
 
 
+class Clock:
+    """A time of day that a test sets."""
+
+    def __init__(self, now: float = 1e9) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def add(journal: Journal, *cells: Cell, number: int = 0, wall: float = 1.0) -> None:
+    for cell in cells:
+        journal.add(cell, number, run(wall), journal.clock())
+
+
 def test_a_journal_goes_on_after_a_line_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    journal = Journal(path, SETTINGS, clock=lambda: 1e9)
-    journal.add(INLINE, 0, run(1.0))
-    journal.add(RECYCLE, 0, run(2.0))
+    with Journal(path, SETTINGS, clock=Clock()) as journal:
+        add(journal, INLINE)
+        add(journal, RECYCLE, wall=2.0)
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])  # as if killed while it wrote
-    again = Journal(path, SETTINGS, clock=lambda: 1e9)
-    assert again.due([INLINE, RECYCLE], 0) == [RECYCLE]
-    again.add(RECYCLE, 0, run(2.0))
+    with Journal(path, SETTINGS, clock=Clock()) as journal:
+        assert journal.due([INLINE, RECYCLE], 0) == [RECYCLE]
+        add(journal, RECYCLE, wall=2.0)
     assert path.read_bytes() == whole
-    assert Journal(path, SETTINGS).runs(RECYCLE) == {0: run(2.0)}
+    with Journal(path, SETTINGS) as journal:
+        assert journal.runs(RECYCLE) == {(0, 1): run(2.0)}
 
 
 @pytest.mark.parametrize(
     ("later", "boot", "sitting"),
-    [(0.0, "one", 1), (599.0, "one", 1), (601.0, "one", 2), (-1.0, "one", 2), (5.0, "two", 2)],
+    [(0.0, "one", 1), (599.0, "one", 1), (600.0, "one", 2), (-1.0, "one", 2), (5.0, "two", 2)],
 )
-def test_a_stopped_round_goes_on_in_the_same_sitting_only(
+def test_a_stopped_round_goes_on_beside_a_baseline_of_the_same_sitting(
     tmp_path: Path, later: float, boot: str, sitting: int
 ) -> None:
-    """Else all that share its baseline are made again, and nothing else is."""
+    """It is made again where the sitting is another, and no run that is complete is."""
     path = tmp_path / "runs.jsonl"
-    others = [replace(cell, regime="huge") for cell in (INLINE, RECYCLE)]
-    cells = [RECYCLE, *others, INLINE]
-    journal = Journal(path, SETTINGS, clock=lambda: 1e9, boot="one")
-    for cell in (INLINE, RECYCLE, *others):
-        journal.add(cell, 0, run(1.0))
-    for cell in (*others, INLINE):
-        journal.add(cell, 1, run(1.0))
-    assert journal.due(cells, 1) == [RECYCLE]
-    again = Journal(path, SETTINGS, clock=lambda: 1e9 + later, boot=boot)
-    assert again.sitting == sitting
-    assert again.due(cells, 0) == []
-    assert again.due(cells, 1) == ([RECYCLE] if sitting == 1 else [RECYCLE, INLINE])
-    assert again.due(cells, 2) == cells
-    for cell in again.due(cells, 1):
-        assert again.due(cells, 1)[0] == cell  # stopped in between, it goes on
-        again.add(cell, 1, run(2.0))
-    assert again.due(cells, 1) == []
-    assert {again.runs(cell)[1]["sitting"] for cell in (INLINE, RECYCLE)} == {sitting}
+    huge = [replace(cell, regime="huge") for cell in (INLINE, RECYCLE)]
+    normal = [replace(cell, mode="normal") for cell in (INLINE, RECYCLE)]
+    cells = [RECYCLE, *huge, EARLY, INLINE, *normal]
+    with Journal(path, SETTINGS, clock=Clock(), boot="one") as journal:
+        add(journal, *cells)
+        add(journal, *huge, EARLY, INLINE, *normal, number=1)
+        assert journal.due(cells, 1) == [RECYCLE]
+    with Journal(path, SETTINGS, clock=Clock(1e9 + later), boot=boot) as journal:
+        assert journal.due(cells, 0) == []
+        assert journal.due(cells, 1) == ([RECYCLE] if sitting == 1 else [RECYCLE, INLINE])
+        assert journal.due([RECYCLE], 1) == [RECYCLE]  # what nothing is compared with
+        assert journal.due(cells, 2) == cells
+        for cell in journal.due(cells, 1):
+            assert journal.due(cells, 1)[0] == cell  # stopped in between, it goes on
+            add(journal, cell, number=1, wall=2.0)
+        assert journal.due(cells, 1) == []
+        assert journal.runs(RECYCLE).keys() == {(0, 1), (1, sitting)}
+        assert journal.runs(INLINE).keys() == {(0, 1), (1, 1), (1, sitting)}
+        assert journal.runs(EARLY).keys() == {(0, 1), (1, 1)}
+
+
+def test_the_start_of_the_machine_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot"
+    monkeypatch.setattr(pipeline_journal, "_BOOT", boot)
+    for name, sitting in (("one", 1), ("one", 1), ("two", 2)):
+        boot.write_text(f"{name}\n")
+        with Journal(tmp_path / "runs.jsonl", SETTINGS, clock=Clock()) as journal:
+            add(journal, INLINE)
+            assert max(journal.runs(INLINE)) == (0, sitting)
+
+
+def test_a_process_that_pauses_sits_down_again(tmp_path: Path) -> None:
+    """What counts is the time between the end of a run and the beginning of the next."""
+    clock = Clock()
+    with Journal(tmp_path / "runs.jsonl", SETTINGS, clock=clock) as journal:
+        for pause, length in ((0, 5), (599, 10_000), (599, 5), (600, 5), (1, 5)):
+            clock.now += pause
+            began = clock.now
+            clock.now += length
+            journal.add(INLINE, 0, run(1.0), began)
+        assert [sitting for _, sitting in journal.runs(INLINE)] == [1, 2]
+        assert journal.sitting(clock.now) == 2
+
+
+def test_what_always_fails_costs_later_sittings_a_baseline_at_most(tmp_path: Path) -> None:
+    clock = Clock()
+    cells = [RECYCLE, EARLY, INLINE]
+    with Journal(tmp_path / "runs.jsonl", SETTINGS, clock=clock) as journal:
+        for sitting in range(3):
+            due = journal.due(cells, 0)
+            assert due == ([RECYCLE, INLINE] if sitting else cells)
+            for cell in due:
+                outcome = {"error": "exit code 1"} if cell == RECYCLE else run(1.0)
+                journal.add(cell, 0, outcome, clock())
+            assert journal.due(cells, 0) == [RECYCLE]
+            clock.now += 1e4
+
+
+def test_a_later_sitting_takes_no_comparison_away(tmp_path: Path) -> None:
+    """Each policy stands beside the newest baseline that was run in the same sitting as it."""
+    clock = Clock()
+    with Journal(tmp_path / "runs.jsonl", SETTINGS, clock=clock) as journal:
+        for number in range(5):
+            add(journal, INLINE, number=number, wall=2.0)
+            add(journal, EARLY, number=number, wall=1.0)
+        clock.now += 1e4
+        assert journal.due([INLINE, RECYCLE, EARLY], 0) == [INLINE, RECYCLE]
+        for number in range(4):
+            add(journal, INLINE, number=number, wall=0.9)
+            add(journal, RECYCLE, number=number, wall=0.45)
+        clock.now += 1e4
+        add(journal, INLINE, wall=5.0)
+        runs = {cell: journal.runs(cell) for cell in (INLINE, RECYCLE, EARLY)}
+    inline, recycle, early = pipeline_report.summarize(SETTINGS, runs, {})["cells"]
+    assert inline["walls_s"] == [5.0, 0.9, 0.9, 0.9, 2.0]
+    assert inline["sittings"] == (3, 2, 2, 2, 1)
+    assert (recycle["runs"], recycle["sittings"]) == (4, (2,) * 4)
+    assert (early["runs"], early["sittings"]) == (5, (1,) * 5)
+    half = {"median": 0.5, "min": 0.5, "max": 0.5}
+    assert recycle["against"] == early["against"] == half
+    assert early["baseline_wall_s"] == {"median": 2.0, "min": 2.0, "max": 2.0}
+    assert pipeline_report.findings([inline, recycle, early]) == [
+        "4 KiB pages: the best is recycle, with 0.50 (0.50-0.50) of inline's time; too few runs to "
+        "call it a gain.",
+        "4 KiB pages: others that gained: early (0.50).",
+    ]
 
 
 def test_a_policy_that_comes_later_is_not_compared_with_an_old_baseline(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    journal = Journal(path, SETTINGS, clock=lambda: 1e9)
-    for number in range(5):
-        journal.add(INLINE, number, run(2.0))
-    later = Journal(path, SETTINGS, clock=lambda: 2e9)
-    later.add(RECYCLE, 0, run(1.0))
-    assert later.due([INLINE, RECYCLE], 0) == [INLINE]
-
-    def results() -> dict[str, Any]:
-        runs = {cell: later.runs(cell) for cell in (INLINE, RECYCLE)}
-        return pipeline_report.summarize(SETTINGS, runs, {})
-
-    before = results()
-    assert before["cells"][1]["against"] is None
-    assert pipeline_report.findings(before["cells"]) == []
-    assert "| 4 KiB | recycle | 1.00 (1.00-1.00) | - |" in pipeline_report.markdown(before)
-    for number in range(4):
-        later.add(INLINE, number, run(1.25))
-        later.add(RECYCLE, number, run(1.0))
-    later.add(RECYCLE, 4, run(0.1))  # and is stopped
-    inline, recycle = results()["cells"]
-    assert recycle["against"] == {"median": 0.8, "min": 0.8, "max": 0.8}
-    assert recycle["runs"] == 4
-    assert inline["walls_s"] == [1.25] * 4 + [2.0]
-    (sentence,) = pipeline_report.findings([inline, recycle])
-    assert sentence.endswith("too few runs to call it a gain.")
+    clock = Clock()
+    with Journal(tmp_path / "runs.jsonl", SETTINGS, clock=clock) as journal:
+        add(journal, INLINE, wall=2.0)
+        clock.now += 1e4
+        add(journal, RECYCLE, wall=1.0)
+        assert journal.due([INLINE, RECYCLE], 0) == [INLINE]
+        runs = {cell: journal.runs(cell) for cell in (INLINE, RECYCLE)}
+    results = pipeline_report.summarize(SETTINGS, runs, {})
+    assert results["cells"][1]["against"] is None
+    assert pipeline_report.findings(results["cells"]) == []
+    assert "| 4 KiB | recycle | 1.00 (1.00-1.00) | - |" in pipeline_report.markdown(results)
 
 
 def test_failed_runs_are_made_again(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
-    journal.add(INLINE, 0, {"error": "exit code 1"})
-    assert journal.runs(INLINE) == {0: {"error": "exit code 1", "sitting": 1}}
-    again = Journal(tmp_path / "runs.jsonl", SETTINGS)
-    assert again.due([INLINE], 0) == [INLINE]
-    again.add(INLINE, 0, run(1.0))
-    assert Journal(tmp_path / "runs.jsonl", SETTINGS).runs(INLINE) == {0: run(1.0)}
+    path = tmp_path / "runs.jsonl"
+    with Journal(path, SETTINGS, clock=Clock()) as journal:
+        journal.add(INLINE, 0, {"error": "exit code 1"}, 1e9)
+        assert journal.runs(INLINE) == {(0, 1): {"error": "exit code 1", "sitting": 1}}
+    with Journal(path, SETTINGS, clock=Clock()) as journal:
+        assert journal.due([INLINE], 0) == [INLINE]
+        add(journal, INLINE)
+    with Journal(path, SETTINGS) as journal:
+        assert journal.runs(INLINE) == {(0, 1): run(1.0)}
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_what_failed_is_told_when_it_was_made_again(tmp_path: Path, wrong: bool) -> None:
     """And is a failure all the same if a proof was wrong."""
-    journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
-    journal.add(INLINE, 0, {"error": "wrong", "wrong_proof": True} if wrong else {"error": "busy"})
-    journal.add(INLINE, 0, run(1.0))
-    journal.add(RECYCLE, 0, {"error": "hangs"})
-    journal = Journal(tmp_path / "runs.jsonl", SETTINGS)
-    runs = {cell: journal.runs(cell) for cell in (INLINE, RECYCLE)}
-    results = pipeline_report.summarize(SETTINGS, runs, {}, journal.failed())
-    hangs = "2^5 seed, recycle, 4 KiB pages, round 1: hangs"
+    first = {"error": "wrong", "wrong_proof": True} if wrong else {"error": "busy"}
+    with Journal(tmp_path / "runs.jsonl", SETTINGS) as journal:
+        journal.add(INLINE, 0, first, journal.clock())
+        add(journal, INLINE)
+        for error in ("hangs", "hangs", "is killed"):
+            journal.add(RECYCLE, 0, {"error": error}, journal.clock())
+    with Journal(tmp_path / "runs.jsonl", SETTINGS) as journal:
+        runs = {cell: journal.runs(cell) for cell in (INLINE, RECYCLE)}
+        results = pipeline_report.summarize(SETTINGS, runs, {}, journal.failed())
+    failed = [
+        f"2^5 seed, recycle, 4 KiB pages, round 1: {error}" for error in ("hangs", "is killed")
+    ]
     if wrong:
         earlier = "2^5 seed, inline, 4 KiB pages, round 1: wrong"
-        assert (results["failures"], results["made_again"]) == ([earlier, hangs], [])
+        assert (results["failures"], results["made_again"]) == ([earlier, *failed], [])
     else:
         earlier = "2^5 seed, inline, 4 KiB pages, round 1: busy"
-        assert (results["failures"], results["made_again"]) == ([hangs], [earlier])
+        assert (results["failures"], results["made_again"]) == (failed, [earlier])
         assert f"* **made again** {earlier}" in pipeline_report.markdown(results)
+
+
+def test_two_processes_do_not_add_to_one_journal(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    with Journal(path, SETTINGS) as journal:
+        with pytest.raises(PipelineError, match="another process adds its runs there; give"):
+            Journal(path, SETTINGS)
+        add(journal, INLINE)
+    with Journal(path, SETTINGS) as journal:
+        assert journal.due([INLINE], 0) == []
 
 
 def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     """Whatever the lines of that version look like."""
-    Journal(tmp_path / "runs.jsonl", SETTINGS)
+    with Journal(tmp_path / "runs.jsonl", SETTINGS):
+        pass
     with (tmp_path / "runs.jsonl").open("a") as file:
         file.write('{"run": {}}\n')
     with pytest.raises(PipelineError, match="give another folder"):
@@ -237,12 +336,27 @@ def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("line", [b"{broken", b"garbage", b"\xff", b"[]", b'{"round": 1}', b""])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{broken", b"garbage", b"\xff", b"[]", b'{"round": 1}', b"",
+        *(
+            json.dumps({
+                "cell": asdict(INLINE), "round": 1, "boot": "one", "ended": 1e9,
+                "run": {"wall_s": 1.0, "sitting": 1, **run}, **more,
+            }).encode()
+            for run, more in (
+                ({"sitting": math.inf}, {}), ({"wall_s": math.nan}, {}), ({"wall_s": None}, {}),
+                ({}, {"round": math.inf}), ({}, {"ended": None}), ({}, {"cell": {"log2": 5}}),
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_a_damaged_journal_is_told_in_a_line(tmp_path: Path, number: int, line: bytes) -> None:
     path = tmp_path / "runs.jsonl"
-    journal = Journal(path, SETTINGS)
-    for made in range(3):
-        journal.add(INLINE, made, run(1.0))
+    with Journal(path, SETTINGS) as journal:
+        for made in range(3):
+            add(journal, INLINE, number=made)
     lines = path.read_bytes().splitlines()
     lines[number - 1] = line
     damaged = b"\n".join([*lines, b""])
