@@ -6,6 +6,7 @@ Best of many rounds on the test fixtures of each curve: range, curve and subgrou
 over the public signals, and the product of four pairings.
 """
 
+import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,9 @@ ROUNDS = 100
 
 def main() -> None:
     """Print one row a fixture."""
+    parser = argparse.ArgumentParser(prog="python -m bench.check", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.parse_args()
     print(summary(), f"arithmetic={_cpu.arithmetic()}", sep=", ")
     print(f"{'':<24}{'signals':>8}{'check':>12}{'of it pairings':>16}")
     for curve in CURVES.values():

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,18 @@ def log2(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or not 5 <= int(text) <= 27:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 5 to 27")
     return int(text)
+
+
+def at_least(least: int, parse: Callable[[str], int] = count) -> Callable[[str], int]:
+    """A parser that refuses what is too little to measure, for argparse."""
+
+    def parse_enough(text: str) -> int:
+        value = parse(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is less than {least}, the least there is")
+        return value
+
+    return parse_enough
 
 
 def amount(text: str) -> float:

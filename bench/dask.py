@@ -33,6 +33,7 @@ from bench import command_line, machine
 from bench.machine import MIB
 from bigmem import osmem
 from bigmem.dask import BigmemPlugin
+from bigmem.sizes import format_size
 
 WORKERS = 2
 PARTS = 8  # of the square array, in each direction
@@ -228,7 +229,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--side", type=command_line.count, default=8192, help="of the square array")
+    parser.add_argument("--side", type=command_line.at_least(PARTS), default=8192,
+                        help="of the square array")  # fmt: skip
     parser.add_argument("--chunks", type=command_line.count, default=4000, help="of 160 KiB")
     parser.add_argument("--limit", default="6GiB", help="memory of each worker")
     parser.add_argument("--rounds", type=command_line.count, default=3)
@@ -236,9 +238,12 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("WAY", "WORKLOAD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
-        command_line.size(options.limit)  # Dask reads it itself
+        room = WORKERS * command_line.size(options.limit)  # Dask reads it itself
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
+    largest = max(8 * options.side**2, CHUNK_BYTES * options.chunks)
+    if largest > room:
+        parser.error(f"{format_size(largest)} is more than the {format_size(room)} of the workers")
     if options.one:
         warnings.simplefilter("ignore")  # of graphs that are large for Dask's taste
         logging.getLogger("distributed.shuffle").setLevel(logging.ERROR)

@@ -95,8 +95,6 @@ def verify_all(key: Path, runs: Iterable[dict[str, Any]], out: Path) -> int:
 
 def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
     """Everything, in order; the results as written to demo.json."""
-    out.mkdir(parents=True, exist_ok=True)
-    key = make_key(out)
     available = osmem.available_bytes()
     wanted = int(2.5 * gib * machine.GIB)
     if available < wanted:
@@ -104,6 +102,8 @@ def run(out: Path, repeat: int, gib: float, steps: int) -> dict[str, object]:
             f"the array panel wants {wanted / machine.GIB:.1f} GiB of free memory and this machine "
             f"has {available / machine.GIB:.1f}; make it smaller: python -m bench.demo --gib 0.5"
         )
+    out.mkdir(parents=True, exist_ok=True)
+    key = make_key(out)
     proofs, panels = [], []
     with Progress(console=console) as progress:
         task = progress.add_task("", total=2 * len(machine.REGIMES) * len(POLICIES))

@@ -87,7 +87,8 @@ def main() -> int:
         "--seconds", type=command_line.amount, default=400, help="begin nothing after these"
     )
     parser.add_argument("--sweep", action="store_true", help="time other windows, nothing else")
-    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts by name")
+    parser.add_argument("--only", nargs="+", action=command_line.Distinct, default=[],
+                        metavar="PART", help="parts by name")  # fmt: skip
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
     command_line.add_result_options(parser)
     options = parser.parse_args()

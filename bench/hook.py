@@ -25,6 +25,9 @@ LENGTHS = (10, 1_000, 20_000, 1 << 17, 1 << 20, 1 << 23)
 ROUNDS = 7
 PROCESSES = 3
 CALLS = 20_000
+ARRAYS_A_TURN = 4
+TINY_PART = 10
+"""Of the tiny arrays asked for, this part is made."""
 Seconds = dict[str, float]
 
 
@@ -41,12 +44,12 @@ def tiny(arrays: int) -> float:
     """Seconds for a pipeline that makes so many arrays of ten doubles, at the pace of a tenth."""
     left, right = np.arange(10.0), np.arange(10.0)[::-1].copy()
     start = time.perf_counter()
-    for _ in range(arrays // 40):
+    for _ in range(arrays // (ARRAYS_A_TURN * TINY_PART)):
         total = left + right
         scaled = total * 2.0
         shifted = scaled - left
         left = shifted / shifted
-    return 10 * (time.perf_counter() - start)
+    return TINY_PART * (time.perf_counter() - start)
 
 
 def resize() -> float:
@@ -138,7 +141,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--arrays", type=command_line.count, default=10_000_000, help="tiny ones")
+    parser.add_argument(
+        "--arrays",
+        type=command_line.at_least(ARRAYS_A_TURN * TINY_PART),
+        default=10_000_000,
+        help="tiny ones",
+    )
     parser.add_argument("--allocator", default="recycle")
     command_line.add_result_options(parser)
     parser.add_argument("--part", choices=("before", "hook"), help=argparse.SUPPRESS)

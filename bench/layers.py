@@ -39,7 +39,7 @@ def contenders() -> dict[str, bigmem.Allocator | None]:
 def total(allocator: bigmem.Allocator | None, nbytes: int) -> int:
     """Fill arrays of `nbytes` in all, and return a number."""
     with bigmem.layer("inside"):
-        arrays = [make_array(allocator, max(1, nbytes // PIECES)) for _ in range(PIECES)]
+        arrays = [make_array(allocator, nbytes // PIECES) for _ in range(PIECES)]
         for array in arrays:
             array.fill(1)
         return sum(int(array[-1]) for array in arrays)
@@ -141,7 +141,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--size",
-        type=command_line.memory,
+        type=command_line.at_least(PIECES, command_line.memory),
         default="2GiB",
         help="of the arrays of a call (default 2GiB)",
     )

@@ -157,15 +157,19 @@ def in_regime(regime: str, module: str, *words: str) -> Any:
         [sys.executable, "-m", module, *words],
         env=regime_environment(regime),
         stdout=subprocess.PIPE,
-        check=True,
+        check=False,
     )
+    if done.returncode:  # it has told why
+        raise SystemExit(f"{module} ended with {done.returncode}, on {regime} pages")
     return json.loads(done.stdout)
 
 
 def main() -> None:
     """Have the host give us memory."""
+    from bench.command_line import memory  # which imports this module
+
     parser = argparse.ArgumentParser(description="Touch fresh memory once, on every core.")
-    parser.add_argument("nbytes", type=int, help="how much, in bytes")
+    parser.add_argument("nbytes", type=memory, help="how much, such as 4GiB")
     warm_up(parser.parse_args().nbytes, len(os.sched_getaffinity(0)))
 
 

@@ -52,12 +52,11 @@ class Comparison:
         return [*cells, f"{self.speedup:.2f}x"]
 
 
-def compare(curve: Curve, k: int, rounds: int, folder: Path) -> Comparison:
+def compare(curve: Curve, k: int, rounds: int, folder: Path, snarkjs: list[str]) -> Comparison:
     """Make the circuit and its key in a folder, then let both prove."""
     circuit, witness = write_chain(folder, k, curve)
     key, vk = folder / f"chain{k}.zkey", folder / f"chain{k}.vk.json"
     prover = [sys.executable, "-m", "prover"]
-    snarkjs = snarkjs_command()
     measure([*prover, "setup", str(circuit), "-o", str(key), "--insecure-dev-key"])
     measure([*prover, "export-vk", str(key), str(vk)])
     proof, public = str(folder / "proof.json"), str(folder / "public.json")
@@ -115,7 +114,7 @@ def _best(runs: list[Command]) -> Command:
     return Command(min(run.wall_s for run in runs), min(run.peak_rss_bytes for run in runs))
 
 
-def main() -> None:
+def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
@@ -125,18 +124,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=count, default=3, help="runs of each (default: 3)")
     add_result_options(parser)
     arguments = parser.parse_args()
-    print(summary())
-    print(line(HEADS))
     results = []
-    for curve in arguments.curve:
-        for k in arguments.k:
-            with tempfile.TemporaryDirectory() as folder:
-                results.append(compare(CURVES[curve], k, arguments.rounds, Path(folder)))
-            print(line(results[-1].cells()), flush=True)
+    try:
+        snarkjs = snarkjs_command()
+        print(summary())
+        print(line(HEADS))
+        for curve in arguments.curve:
+            for k in arguments.k:
+                with tempfile.TemporaryDirectory() as folder:
+                    one = compare(CURVES[curve], k, arguments.rounds, Path(folder), snarkjs)
+                results.append(one)
+                print(line(one.cells()), flush=True)
+    except RuntimeError as error:  # no Node, or a command that failed
+        print(f"peers: {error}", file=sys.stderr)
+        return 1
     figures = [{**asdict(result), "speedup": result.speedup} for result in results]
     content = {"rounds": arguments.rounds, "results": figures}
     write_results(arguments, content, markdown(results))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -346,7 +346,7 @@ def main() -> int:
     page = pinned_report.page(found, options.gib)
     print(page, end="")
     command_line.write_results(options, {"gib": options.gib, "contenders": found}, page)
-    return 0
+    return 1 if all("failed" in one for one in found.values()) else 0
 
 
 if __name__ == "__main__":

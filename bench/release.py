@@ -29,6 +29,8 @@ SIZES = ("1MiB", "16MiB", "256MiB")
 # Bytes that the repeated releases of one size touch in all.
 TOUCHED_PER_SIZE = 1 << 30
 REPEATS = 3
+# Fills are of so small a part of the large array.
+FILLED_PART = 4
 
 
 def subjects() -> dict[str, bigmem.Allocator | None]:
@@ -133,7 +135,7 @@ def measure_regime(size: int) -> dict[str, Any]:
     results = {}
     for name, allocator in subjects().items():
         results[name] = {
-            "fill": measure_fills(allocator, size // 4),
+            "fill": measure_fills(allocator, size // FILLED_PART),
             "large": measure_one_large(allocator, size),
             "sizes": measure_sizes(allocator),
         }
@@ -160,7 +162,7 @@ def table(size: int, results: dict[str, Any]) -> list[list[str]]:
         "gap elsewhere",
         *(f"del {s} p50/p99" for s in SIZES),
         f"empty {middle}",
-        f"fill {format_size(size // 4)} fresh/again",
+        f"fill {format_size(size // FILLED_PART)} fresh/again",
     ]
     rows = [heads]
     for name, found in results.items():
@@ -198,7 +200,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.release", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--size", type=command_line.memory, default="4GiB", help="of the large array (default 4GiB)"
+        "--size",
+        type=command_line.at_least(FILLED_PART, command_line.memory),
+        default="4GiB",
+        help="of the large array (default 4GiB)",
     )
     command_line.add_result_options(parser)
     parser.add_argument("--one-regime", action="store_true", help=argparse.SUPPRESS)

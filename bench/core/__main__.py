@@ -6,6 +6,7 @@ python -m bench.core [--quick] [--only FIGURE ...] [--memory SIZE] [--preload-di
 import argparse
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -132,12 +133,17 @@ def main() -> None:
     if memory < LEAST_MEMORY:
         parser.error(f"{format_size(LEAST_MEMORY)} of memory is the least that shows anything")
     scale = (QUICK if arguments.quick else FULL).within(memory)
+    try:
+        figures = run(arguments.only or list(FIGURES), scale, arguments.preload_dir)
+    except subprocess.CalledProcessError as error:  # it has told why
+        command = shlex.join(error.cmd[1:])
+        raise SystemExit(f"bench.core: {command} ended with {error.returncode}") from None
     content = {
         "machine": machine.describe(),
         "available_bytes": available,
         "memory_bytes": memory,
         "scale": dataclasses.asdict(scale),
-        "figures": run(arguments.only or list(FIGURES), scale, arguments.preload_dir),
+        "figures": figures,
     }
     tables = markdown(FIGURES, content)
     print(tables)

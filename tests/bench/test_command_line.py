@@ -1,5 +1,6 @@
 """What would stop a bench at its end is told in a line at its start."""
 
+import argparse
 import importlib
 import sys
 from collections.abc import Callable
@@ -8,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from bench import command_line, machine, pipeline, replay
+from bench import command_line, demo, machine, node, peers, pinned, pipeline, replay
+from bigmem import osmem
 
 WITH_RESULTS = [
     "core.__main__", "costs", "dask", "gpu", "hook", "layers", "peers", "pinned",
     "pipelines.__main__", "release", "replay",
 ]  # fmt: skip
 FOLDER, FILE = "A-FILE/x", "MISSING/x"
+BENCH = Path(command_line.__file__).parent
+COMMANDS = [
+    *sorted(path.stem for path in BENCH.glob("*.py") if '"__main__":' in path.read_text()),
+    "core.__main__", "pipelines.__main__",
+]  # fmt: skip
 
 
 def main_of(name: str, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> Callable[[], Any]:
@@ -64,9 +71,22 @@ def main_of(name: str, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> Cal
         ("layers", ["--size", "999TiB"], "999TiB is more than the "),
         ("release", ["--size", "0"], "'0' is no size above 0"),
         ("release", ["--size", "999TiB"], "999TiB is more than the "),
-        ("machine", ["much"], "invalid int value: 'much'"),
+        ("layers", ["--size", "7"], "'7' is less than 8"),
+        ("release", ["--size", "3"], "'3' is less than 4"),
+        ("machine", ["much"], "'much' is no size"),
+        ("machine", ["0"], "'0' is no size above 0"),
+        ("machine", ["-5"], "'-5' is no size"),
+        ("machine", ["999TiB"], "999TiB is more than the "),
+        ("machine", [], "the following arguments are required: nbytes"),
+        ("check", ["nonesuch"], "unrecognized arguments: nonesuch"),
+        ("dask", ["--limit", "0"], "'0' is no size above 0"),
+        ("dask", ["--limit", "1MiB"], "is more than the 2 MiB of the workers"),
+        ("dask", ["--side", "7"], "'7' is less than 8"),
+        ("dask", ["--side", "1000000"], "is more than the 12 GiB of the workers"),
+        ("dask", ["--chunks", "1000000"], "is more than the 12 GiB of the workers"),
         ("pipelines.__main__", ["--rounds", "two"], "'two' is no number from 1"),
         ("hook", ["--arrays", "0"], "'0' is no number from 1"),
+        ("hook", ["--arrays", "39"], "'39' is less than 40"),
         ("hook", ["--allocator", "nonesuch"], "nonesuch"),
         ("kernels", ["--repeats", "0"], "'0' is no number from 1"),
         ("demo", ["--repeat", "0"], "'0' is no number from 1"),
@@ -100,6 +120,17 @@ def test_senseless_words_are_refused_in_a_line(
     assert ended.value.code == 2
     assert told in capsys.readouterr().err.splitlines()[-1]
     assert (tmp_path / "A-FILE").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_what_it_takes(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = main_of(name, monkeypatch, ["--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
 
 
 @pytest.mark.parametrize("name", WITH_RESULTS)
@@ -160,6 +191,61 @@ def test_what_is_asked_for_twice_is_done_once() -> None:
     logs = replay.parser().parse_args(["b", "a", "b", "--allocator", "recycle", "recycle"])
     assert (logs.logs, logs.allocator) == ([Path("b"), Path("a")], ["recycle"])
     assert replay.parser().parse_args([]).logs == []
+
+
+# Its words are those of another bench, which means each.
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "pipeline_run"])
+def test_no_list_of_words_keeps_one_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsers = []
+
+    def parse(parser: argparse.ArgumentParser, *_: object) -> None:
+        parsers.append(parser)
+        raise SystemExit
+
+    main = main_of(name, monkeypatch, [])
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    with pytest.raises(SystemExit):
+        main()
+    (parser,) = parsers
+    lists = [action for action in parser._actions if action.nargs in ("+", "*")]
+    assert [one.dest for one in lists if not isinstance(one, command_line.Distinct)] == []
+
+
+def test_a_demo_without_room_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(osmem, "available_bytes", lambda: 2 * machine.GIB)
+    monkeypatch.setattr(demo, "make_key", lambda _: pytest.fail("this is not refused"))
+    main = main_of("demo", monkeypatch, ["-o", str(tmp_path / "a" / "b"), "--gib", "1"])
+    assert main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("demo: the array panel wants 2.5 GiB of free memory")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_peer_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> list[str]:
+        raise node.MissingPeer("there is no Node")
+
+    monkeypatch.setattr(peers, "snarkjs_command", missing)
+    assert main_of("peers", monkeypatch, ["5"])() == 1
+    assert capsys.readouterr() == ("", "peers: there is no Node\n")
+
+
+@pytest.mark.parametrize(("working", "code"), [([], 1), (["bigmem vmm"], 0)])
+def test_pinned_memory_of_which_nothing_worked_is_a_failure(
+    working: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_process(words: list[str], seconds: float) -> dict[str, str]:
+        return {} if words[1] in ("gpu", *working) else {"failed": "it is missing"}
+
+    main = main_of("pinned", monkeypatch, ["--gib", "0.01"])
+    monkeypatch.setattr(pinned, "in_process", in_process)
+    monkeypatch.setattr(pinned.pinned_report, "page", lambda *_: "")
+    monkeypatch.setattr(machine, "warm_up", lambda *_, **__: None)
+    assert main() == code
 
 
 def test_a_missing_gpu_is_told_before_anything_is_measured(

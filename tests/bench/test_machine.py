@@ -83,3 +83,12 @@ print(osmem.transparent_huge_pages(), huge() > 0)
     forbidden = program.replace("def huge", "machine.forbid_huge_pages()\ndef huge")
     answer = subprocess.check_output([sys.executable, "-c", forbidden], text=True)
     assert answer.split() == [setting, "False"]
+
+
+def test_a_process_of_a_regime_that_fails_is_told_in_a_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        machine.in_regime("huge", "bench.layers", "--size", "0")
+    assert ended.value.code == "bench.layers ended with 2, on huge pages"
+    assert "'0' is no size above 0" in capfd.readouterr().err  # the process itself says why
