@@ -119,7 +119,10 @@ def lines(title: str, kernels: list[Kernel]) -> list[str]:
 
 def wheel() -> Compiler:
     """NVRTC of the wheel; it needs no GPU."""
-    files = importlib.metadata.files("nvidia-cuda-nvrtc") or []
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvrtc") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
     paths = [Path(str(f.locate())) for f in files if re.match(r"libnvrtc.*\.so", f.name)]
     for path in paths:
         if path.name.startswith("libnvrtc-builtins.so"):  # the other one looks for it

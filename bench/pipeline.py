@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from bench import command_line, machine, pipeline_report
 from bench.command_line import Distinct
 from bench.pipeline_cells import MODES, POLICIES, Cell
 from bench.pipeline_inputs import Inputs, PipelineError
-from bench.pipeline_journal import Journal
+from bench.pipeline_journal import Journal, Run
 from bench.pipeline_run import WARM_UP_CIRCUITS
 from bigmem import BigmemError, osmem
 from prover.curves import CURVES
@@ -55,9 +55,6 @@ MOST_SECONDS_BESIDE = 120.0
 
 GPU_WARM_UP = 16 << 30
 """A GPU's machine has far more memory than a run of it wants, and nobody knows which comes."""
-
-_TOLD = (BigmemError, PipelineError, ProverError, OSError, subprocess.CalledProcessError)
-"""What ends the comparison with a line."""
 
 console = Console(stderr=True)
 
@@ -108,48 +105,64 @@ class Comparison:
     def run(self, journal: Journal, progress: Progress) -> None:
         """Make the runs that the journal lacks, as long as there is time.
 
-        Those that failed when they were made before come last: they may well fail again.
+        Those that failed in an earlier call come last: they may well fail again.
         """
         for inputs in self._inputs.values():
             inputs.make(self._options.backend, console.print)
         total = self._options.runs * len(self._runnable)
         task = progress.add_task("", total=total, completed=total - self.left(journal))
         before = {(cell, number) for cell, number, _ in journal.failed()}
+        failed: set[tuple[Cell, int]] = set()
         visits = itertools.product((False, True), range(self._options.runs), self._options.log2)
         for again, number, log2 in visits:  # a size at a time, so that its files stay in memory
             here = [cell for cell in self._runnable if cell.log2 == log2]
             random.Random(number).shuffle(here)
             here = [cell for cell in here if again or (cell, number) not in before]
-            missing = journal.due(here, number)
-            if again:
-                now = {(cell, number) for cell, number, _ in journal.failed()} - before
-                missing = [cell for cell in missing if (cell, number) not in now]
-            if missing and time.monotonic() < self._end:
-                self._warm_up(log2)
-            for cell in missing:
+            warm = False
+            while due := [c for c in journal.due(here, number) if (c, number) not in failed]:
                 if time.monotonic() >= self._end:
                     return
-                title = f"2^{log2} {cell.mode}, {cell.policy}, {cell.regime}"
-                progress.update(task, description=title)
-                began = journal.clock()
-                run = self.measure(cell)
-                if "error" in run or not console.is_terminal:
-                    outcome = run.get("error") or f"{run['wall_s']:.2f} s"
-                    console.print(f"{title}: {outcome}", markup=False, soft_wrap=True)
-                journal.add(cell, number, run, began)
+                if not warm:
+                    self._warm_up(log2)
+                    warm = True
+                if self._run_one(due[0], number, journal, progress, task):
+                    failed.add((due[0], number))
                 progress.update(task, completed=total - self.left(journal))
 
+    def _run_one(
+        self, cell: Cell, number: int, journal: Journal, progress: Progress, task: TaskID
+    ) -> bool:
+        """Make a run and keep it; whether it failed."""
+        title = f"2^{cell.log2} {cell.mode}, {cell.policy}, {cell.regime}"
+        progress.update(task, description=title)
+        began = journal.clock()
+        run = self.measure(cell)
+        failed = "error" in run
+        if failed or not console.is_terminal:
+            outcome = run["error"] if failed else f"{run['wall_s']:.2f} s"
+            console.print(f"{title}: {outcome}", markup=False, soft_wrap=True)
+        journal.add(cell, number, run, began)
+        return failed
+
     def left(self, journal: Journal) -> int:
-        """How many runs are to be made to complete all rounds."""
-        return sum(len(journal.due(self._runnable, n)) for n in range(self._options.runs))
+        """How many runs the rounds lack."""
+        return sum(len(journal.lacking(self._runnable, n)) for n in range(self._options.runs))
+
+    def failed(self, journal: Journal) -> list[tuple[Cell, int, Run]]:
+        """The runs that failed, of those that are asked for; of all others, wrong proofs."""
+        return [
+            (cell, number, run)
+            for cell, number, run in journal.failed()
+            if (cell in self._runnable and number < self._options.runs) or run.get("wrong_proof")
+        ]
 
     def _warm_up(self, log2: int) -> None:
         """Have the host give the machine what a run will use, so that the first does not pay."""
         vector = 32 << log2
         wanted = 8 * vector + (self._options.ahead or 8 * vector)  # of the backend, assignments
         if self._options.backend == "cuda":
-            wanted = min(max(wanted, GPU_WARM_UP), osmem.available_bytes() // 3)
-        machine.warm_up_beside(wanted)
+            wanted = max(wanted, GPU_WARM_UP)
+        machine.warm_up_beside(min(wanted, osmem.available_bytes() // 3))
 
     def _most_seconds(self, cell: Cell) -> float:
         """How long a run may take: one that hangs must not keep the others from being made."""
@@ -289,7 +302,10 @@ def main(words: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         with Journal(options.out / "runs.jsonl", comparison.settings) as journal:
             return _go_on(comparison, journal, options.out, f"pipeline-{options.backend}")
-    except _TOLD as error:
+    except OSError as error:
+        print(f"pipeline: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
+        return 2
+    except (BigmemError, PipelineError, ProverError, subprocess.CalledProcessError) as error:
         print(f"pipeline: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -312,7 +328,7 @@ def _go_on(comparison: Comparison, journal: Journal, folder: Path, name: str) ->
         comparison.settings,
         {cell: journal.runs(cell) for cell in comparison.cells},
         comparison.refusals,
-        journal.failed(),
+        comparison.failed(journal),
     )
     print(pipeline_report.write(results, folder, name), end="")
     return pipeline_report.verdict(results, interrupted)

@@ -6,10 +6,12 @@ sitting: all that was made on a machine, between two starts of it, without a pau
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
-import math
+import os
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -86,25 +88,26 @@ class Journal:
         if not lines:
             self._append(settings)
             return
-        number = 0
+        number = 1
         try:
-            others = json.loads(lines[0])
+            others = dict(json.loads(lines[0]))
             if others != settings:
+                differ = {
+                    name: others[name] for name in others if settings.get(name) != others[name]
+                }
                 raise PipelineError(
-                    f"{self.path}: its runs are not comparable: they were made with {others}; give "
+                    f"{self.path}: its runs are not comparable: they were made with {differ}; give "
                     "another folder with -o, or remove it"
                 )
-            for number in range(1, len(lines)):
-                entry = json.loads(lines[number])
-                run = dict(entry["run"])
-                if not ("error" in run or math.isfinite(run["wall_s"])):
-                    raise ValueError
-                self._note(Cell(**entry["cell"]), int(entry["round"]), int(run["sitting"]), run)
-                self._last = int(run["sitting"]), str(entry["boot"]), float(entry["ended"])
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            for number in range(2, len(lines) + 1):
+                entry = _unsealed(lines[number - 1])
+                run = entry["run"]
+                self._note(Cell(**entry["cell"]), entry["round"], run)
+                self._last = run["sitting"], entry["boot"], entry["ended"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise PipelineError(
-                f"{self.path}: line {number + 1} is damaged ({type(error).__name__}); remove the "
-                "line, or give another folder with -o"
+                f"{self.path}: line {number} is damaged ({type(error).__name__}); "
+                f"{'remove the line, or ' if number > 1 else ''}give another folder with -o"
             ) from None
 
     def _whole_lines(self) -> list[bytes]:
@@ -117,8 +120,13 @@ class Journal:
         return whole.splitlines()
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
-        self._file.flush()
+        try:
+            if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+                raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
+            self._file.write(json.dumps(entry).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise PipelineError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def sitting(self, began: float) -> int:
         """The number, from one, of the sitting that a run belongs to which began at a time."""
@@ -128,18 +136,32 @@ class Journal:
         goes_on = boot == self._boot and 0 <= began - ended < PAUSE_SECONDS
         return number if goes_on else number + 1
 
-    def due(self, cells: Sequence[Cell], number: int) -> list[Cell]:
-        """The cells that are to be run to complete a round, in their order.
+    def lacking(self, cells: Sequence[Cell], number: int) -> list[Cell]:
+        """The cells that a round lacks, in their order.
 
-        A run is complete if a baseline was run in the same sitting, where that is compared at all.
-        What lacks one is run again with a baseline beside it; what failed is run again, too.
+        A run counts if a baseline was run in the same sitting, where that is compared at all.
+        """
+        return [
+            cell
+            for cell in cells
+            if not self._good(cell, number) & self._good(_baseline(cell, cells), number)
+        ]
+
+    def due(self, cells: Sequence[Cell], number: int) -> list[Cell]:
+        """The cells to run now to complete a round, in their order; others may be due after them.
+
+        What is lacking needs a baseline in this sitting. What has a good run of an earlier one is
+        not run again before that baseline is there.
         """
         now = self.sitting(self.clock())
         due: set[Cell] = set()
-        for cell in cells:
-            pair = {cell, cell.baseline} & set(cells)
-            if not set.intersection(*(self._good(one, number) for one in pair)):
-                due |= {one for one in pair if now not in self._good(one, number)}
+        for cell in self.lacking(cells, number):
+            baseline = _baseline(cell, cells)
+            ready = now in self._good(baseline, number)
+            if not ready:
+                due.add(baseline)
+            if ready or not self._good(cell, number):
+                due.add(cell)
         return [cell for cell in cells if cell in due]
 
     def _good(self, cell: Cell, number: int) -> set[int]:
@@ -149,23 +171,39 @@ class Journal:
 
     def add(self, cell: Cell, number: int, run: Run, began: float) -> None:
         """Keep the run of a cell in a round, which began at a time of the clock and ends now."""
-        sitting = self.sitting(began)
-        run = {**run, "sitting": sitting}
-        ended = self.clock()
+        run = {**run, "sitting": self.sitting(began)}
         entry = {"cell": asdict(cell), "round": number, "run": run}
-        self._append({**entry, "boot": self._boot, "ended": ended})
-        self._note(cell, number, sitting, run)
-        self._last = sitting, self._boot, ended
+        ended = self.clock()
+        self._append(_sealed({**entry, "boot": self._boot, "ended": ended}))
+        self._last = run["sitting"], self._boot, ended
+        self._note(cell, number, run)
 
-    def _note(self, cell: Cell, number: int, sitting: int, run: Run) -> None:
-        self._runs.setdefault(cell, {})[number, sitting] = run
+    def _note(self, cell: Cell, number: int, run: Run) -> None:
+        self._runs.setdefault(cell, {})[number, run["sitting"]] = run
         if "error" in run:
             self._failed.append((cell, number, run))
 
-    def failed(self) -> list[tuple[Cell, int, Run]]:
+    def failed(self) -> Sequence[tuple[Cell, int, Run]]:
         """All runs that failed, those that were made again since included."""
-        return list(self._failed)
+        return self._failed
 
     def runs(self, cell: Cell) -> Mapping[tuple[int, int], Run]:
         """The newest run of a cell by round and sitting."""
         return self._runs.get(cell, {})
+
+
+def _baseline(cell: Cell, cells: Sequence[Cell]) -> Cell:
+    """What a cell is compared with; where that is not asked for, it stands alone."""
+    return cell.baseline if cell.baseline in cells else cell
+
+
+def _sealed(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """With a checksum: figures that a bad disk or an editor has changed are not compared."""
+    return {**entry, "crc": zlib.crc32(json.dumps(entry).encode())}
+
+
+def _unsealed(line: bytes) -> dict[str, Any]:
+    entry = dict(json.loads(line))
+    if entry.pop("crc") != zlib.crc32(json.dumps(entry).encode()):
+        raise ValueError("another checksum")
+    return entry

@@ -67,8 +67,8 @@ def summarize(
     again: list[str] = []
     for cell, number, run in failed:
         if cell in runs:
-            made = any(n == number for n, _ in good[cell]) and not run.get("wrong_proof")
-            told = again if made else failures
+            made = any(n == number and sitting >= run["sitting"] for n, sitting in good[cell])
+            told = again if made and not run.get("wrong_proof") else failures
             told.append(f"{_title(cell)}, round {number + 1}: {run['error']}")
     entries: list[dict[str, Any]] = []
     for cell, of in runs.items():
@@ -91,19 +91,19 @@ def summarize(
 def _summary(
     good: Mapping[tuple[int, int], Run], base: Mapping[tuple[int, int], Run]
 ) -> dict[str, Any]:
-    """Of each round the newest run that can be compared; where there is none, the newest."""
-    compared = {key: run for key, run in good.items() if key in base}
-    ordered = sorted((compared or good).items())
-    newest = {number: (sitting, run) for (number, sitting), run in ordered}
-    sittings, shown = zip(*newest.values(), strict=True)
-    beside = [base[key]["wall_s"] for key in zip(newest, sittings, strict=True) if key in base]
+    """Of each round the newest run that can be compared; all rounds' where none can."""
+    compared = [key for key in good if key in base]
+    newest = {number: (number, sitting) for number, sitting in sorted(compared or good)}
+    shown = [good[key] for key in newest.values()]
     walls = [run["wall_s"] for run in shown]
-    ratios = [wall / other for wall, other in zip(walls, beside, strict=True)] if compared else []
+    beside = [base[key]["wall_s"] for key in newest.values()] if compared else []
+    ratios = [wall / other for wall, other in zip(walls, beside, strict=False)]
     middle = sorted(shown, key=lambda run: float(run["wall_s"]))[len(shown) // 2]
     return {
         "runs": len(shown),
         "walls_s": [round(wall, 4) for wall in walls],
-        "sittings": sittings,
+        "rounds": list(newest),
+        "sittings": [sitting for _, sitting in newest.values()],
         **{name: _spread([run[name] for run in shown]) for name in FIGURES},
         "baseline_wall_s": _spread(beside) if compared else None,
         "against": _spread(ratios) if compared else None,

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -207,7 +208,10 @@ def parser() -> argparse.ArgumentParser:
 
 def pace(text: str) -> float:
     """A parser of ``0`` and of numbers above it, for argparse."""
-    return 0.0 if text == "0" else command_line.amount(text)
+    with suppress(ValueError):
+        if float(text) == 0:
+            return 0.0
+    return command_line.amount(text)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,57 @@ def test_a_circuit_goes_where_no_folder_was(
     told = capsys.readouterr().out.split()
     assert sorted(map(str, where.iterdir())) == sorted(told)
     assert len(told) == 3
+
+
+@pytest.mark.parametrize(
+    ("parse", "taken", "refused"),
+    [
+        (command_line.log2, {"5": 5, "27": 27}, ["4", "28", "-5", "5.0", "", "\u0665"]),
+        (command_line.at_least(8), {"8": 8, "9": 9}, ["7", "eight"]),
+        (command_line.amount, {"1e-9": 1e-9, "3": 3.0}, ["0", "-1", "inf", "nan", "x"]),
+        (command_line.share, {"0": 0.0, "1": 1.0, "0.5": 0.5}, ["1.01", "-0.1", "nan"]),
+        (command_line.mib, {"3": 3.0, "0.5": 0.5}, ["0", "1e12"]),
+        (command_line.gib, {"0.25": 0.25}, ["0", "1e9"]),
+        (command_line.memory, {"3MiB": 3 << 20}, ["0", "1TiB", "x"]),
+        (command_line.size, {"3MiB": 3 << 20, "1TiB": 1 << 40}, ["0", "x"]),
+        (replay.pace, {"0": 0.0, "0.0": 0.0, "2": 2.0}, ["-1", "nan", "inf", ""]),
+    ],
+)
+def test_numbers(
+    parse: Callable[[str], float],
+    taken: dict[str, float],
+    refused: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(osmem, "available_bytes", lambda: machine.GIB)
+    assert {text: parse(text) for text in taken} == taken
+    for text in refused:
+        with pytest.raises(argparse.ArgumentTypeError):
+            parse(text)
+
+
+def test_results_come_with_their_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    command_line.add_result_options(parser)
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    command_line.write_results(parser.parse_args([]), {"a": 1}, "page")
+    assert list(tmp_path.iterdir()) == []
+    words = ["--json", str(figures), "--markdown", str(page)]
+    command_line.write_results(parser.parse_args(words), {"a": 1}, "page")
+    assert json.loads(figures.read_text()) == {"machine": machine.describe(), "a": 1}
+    assert page.read_text() == "page"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "A-FILE/b"])
+def test_what_can_be_no_folder_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "A-FILE").touch()
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot be made a folder"):
+        command_line.folder(text)
 
 
 def test_results_that_cannot_be_written_are_told_in_a_line(tmp_path: Path) -> None:

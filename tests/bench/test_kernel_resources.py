@@ -1,5 +1,8 @@
 """What is read from the assembler's log of a compiled program."""
 
+import importlib.metadata
+import sys
+
 import pytest
 
 from bench import kernel_resources
@@ -45,3 +48,17 @@ def test_results_that_the_driver_keeps_are_left_alone() -> None:
     wanted = kernel_resources.options("sm_90")
     source = 'extern "C" __global__ void one(int* x) { *x = 1; }'
     assert "Compiling entry function 'one'" in kernel_resources.wheel()(source, wanted)
+
+
+def test_a_missing_compiler_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "files", missing)
+    monkeypatch.setattr(sys, "argv", ["kernel_resources"])
+    with pytest.raises(SystemExit) as ended:
+        kernel_resources.main()
+    assert ended.value.code == 2
+    assert "NVRTC's wheel is missing" in capsys.readouterr().err.splitlines()[-1]

@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bench import pipeline, pipeline_report
 from bench.pipeline_cells import Cell
 from bench.pipeline_inputs import Inputs
+from bench.pipeline_journal import Journal
+from prover.errors import MalformedFile
 
 LOG2, CIRCUITS = 6, 2
 FEW = ("--modes", "seed", "--policies", "inline", "recycle", "recycle+pinned")
@@ -55,6 +59,8 @@ def test_every_cell_is_measured_or_says_why_not(made: Path) -> None:
         assert blocks["vectors"] > 0
         hits = sum(owner["warm_hits"] for owner in entry["owners"].values())
         assert (hits > 0) == (policy == "recycle")
+        times = [seconds for seconds, _ in entry["resident"]]
+        assert all(0 <= seconds <= entry["wall_s"]["max"] for seconds in times)
     for question in ("time", "tax", "resident"):
         assert (made / f"pipeline-cpu-{question}.png").stat().st_size > 10_000
 
@@ -149,34 +155,144 @@ def test_a_run_that_fails_is_told_and_made_again(
     assert [entry["runs"] for entry in cells(tmp_path).values()] == [1]
 
 
-def test_what_failed_before_comes_last(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Runs:
+    """Runs that take no time, but that of a clock, and fail where a test wants it."""
+
+    def __init__(self, good: dict[str, Any]) -> None:
+        self.good = good
+        self.made: list[Cell] = []
+        self.warmed: list[int] = []
+        self.failing: set[str] = set()
+        self.now = 1e9
+        self.seconds = 1.0
+
+    def measure(self, _: pipeline.Comparison, cell: Cell) -> dict[str, Any]:
+        self.made.append(cell)
+        self.now += self.seconds
+        return {"error": "exit code 1"} if cell.policy in self.failing else self.good
+
+    def policies(self) -> list[str]:
+        """Of the runs made since this was asked."""
+        made, self.made = self.made, []
+        return [cell.policy for cell in made]
+
+
+@pytest.fixture
+def runs(made: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs(json.loads((made / "runs.jsonl").read_text().splitlines()[1])["run"])
+    comparison = pipeline.Comparison
+    monkeypatch.setattr(comparison, "measure", lambda *given: runs.measure(*given))
+    monkeypatch.setattr(comparison, "_warm_up", lambda _, log2: runs.warmed.append(log2))
+    monkeypatch.setattr(Inputs, "make", lambda *_: None)
+    monkeypatch.setattr(
+        pipeline, "Journal", partial(Journal, clock=lambda: runs.now, boot="this start")
+    )
+    return runs
+
+
+THREE = ("--modes", "seed", "--policies", "inline", "early", "recycle", "--regimes", "huge")
+
+
+def test_what_failed_before_comes_last(tmp_path: Path, runs: Runs) -> None:
     """So that it never takes the time of what can be measured; and is tried once a call."""
-    shutil.copytree(made / "inputs", tmp_path / "inputs")
-    good = json.loads((made / "runs.jsonl").read_text().splitlines()[1])["run"]
-    words = ("--modes", "seed", "--policies", "inline", "early", "recycle", "--regimes", "huge")
-    measured: list[str] = []
-    failing = {"recycle"}
+    runs.failing = {"recycle"}
+    assert compare(tmp_path, *THREE) == 1
+    assert sorted(runs.policies()) == ["early", "inline", "recycle"]
+    runs.failing.add("early")
+    assert compare(tmp_path, *THREE, "--runs", "3") == 1
+    made = runs.policies()
+    assert sorted(made[:3]) == sorted(made[3:6]) == ["early", "inline", "recycle"]
+    assert made[6:] == ["recycle"]
+    runs.failing.clear()
+    assert compare(tmp_path, *THREE, "--runs", "3") == 0
+    assert sorted(runs.policies()) == ["early"] * 2 + ["recycle"] * 3
+    assert [entry["runs"] for entry in cells(tmp_path).values()] == [3, 3, 3]
 
-    def measure(_: pipeline.Comparison, cell: Cell) -> dict[str, Any]:
-        measured.append(cell.policy)
-        return {"error": "exit code 1"} if cell.policy in failing else good
 
-    monkeypatch.setattr(pipeline.Comparison, "measure", measure)
-    assert compare(tmp_path, *words) == 1
-    assert sorted(measured) == ["early", "inline", "recycle"]
-    measured.clear()
-    failing.add("early")
-    assert compare(tmp_path, *words, "--runs", "3") == 1
-    assert sorted(measured[:3]) == sorted(measured[3:6]) == ["early", "inline", "recycle"]
-    assert measured[6:] == ["recycle"]
-    measured.clear()
-    failing.clear()
-    assert compare(tmp_path, *words, "--runs", "3") == 0
-    assert sorted(measured) == ["early"] * 2 + ["recycle"] * 3
-    entries = {entry["policy"]: entry for entry in cells(tmp_path).values()}
-    assert [entry["runs"] for entry in entries.values()] == [3, 3, 3]
+def test_a_baseline_that_always_fails_is_tried_once_a_round(tmp_path: Path, runs: Runs) -> None:
+    runs.failing = {"inline"}
+    assert compare(tmp_path, *THREE, "--runs", "2") == 1
+    assert len(runs.policies()) == 6
+    runs.now += 1e4
+    assert compare(tmp_path, *THREE, "--runs", "2") == 1
+    assert runs.policies() == ["inline"] * 2
+    runs.failing.clear()
+    assert compare(tmp_path, *THREE, "--runs", "2") == 0
+    made = runs.policies()
+    assert sorted(made) == ["early"] * 2 + ["inline"] * 2 + ["recycle"] * 2
+    assert made[0] == made[3] == "inline"
+
+
+def test_rounds_that_nobody_asks_for_do_not_fail(tmp_path: Path, runs: Runs) -> None:
+    assert compare(tmp_path, *THREE, "--runs", "1") == 0
+    runs.failing = {"early"}
+    assert compare(tmp_path, *THREE, "--runs", "2") == 1
+    assert compare(tmp_path, *THREE, "--runs", "1") == 0
+
+
+def test_long_runs_are_of_one_sitting(tmp_path: Path, runs: Runs) -> None:
+    runs.seconds = 1e4
+    assert compare(tmp_path, *THREE, "--runs", "2") == 0
+    assert len(runs.policies()) == 6
+    assert [entry["sittings"] for entry in cells(tmp_path).values()] == [[1, 1]] * 3
+
+
+def test_rounds_are_in_orders_of_their_own_a_size_at_a_time(tmp_path: Path, runs: Runs) -> None:
+    words = (*FEW, "--modes", "seed", "normal", "--runs", "4", "--log2", "6", "7")
+    assert compare(tmp_path, *words) == 0
+    each = 2 * 2 * 2
+    parts = [runs.made[at : at + each] for at in range(0, len(runs.made), each)]
+    assert [{cell.log2 for cell in part} for part in parts] == [{6}, {7}] * 4
+    assert runs.warmed == [6, 7] * 4
+    orders = {tuple((c.mode, c.policy, c.regime) for c in part) for part in parts[::2]}
+    assert len(orders) == 4
+    assert len({frozenset(order) for order in orders}) == 1
+
+
+def test_nothing_is_begun_after_the_time(tmp_path: Path, runs: Runs) -> None:
+    assert compare(tmp_path, *THREE, "--seconds", "1e-9") == 0
+    assert (runs.made, runs.warmed) == ([], [])
+
+
+@pytest.mark.parametrize("what", ["ahead", "sources", "machine"])
+def test_runs_that_differ_in_this_are_not_mixed(
+    tmp_path: Path,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    what: str,
+) -> None:
+    assert compare(tmp_path, *THREE) == 0
+    words = list(THREE)
+    if what == "ahead":
+        words += ["--ahead", "1MiB"]
+    elif what == "sources":
+        monkeypatch.setattr(pipeline.machine, "sources", lambda *_: "another")
+    else:
+        monkeypatch.setattr(pipeline.machine, "describe", lambda: {"cores": 1000})
+    assert compare(tmp_path, *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert f"they were made with {{'{what}': " in line
+    assert "circuits" not in line  # which are the same
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_wrong_proof_is_a_failure_for_ever(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: bool
+) -> None:
+    def judge(*_: object) -> str:
+        if raised:
+            raise MalformedFile("proof.json", "is no proof")
+        return "a proof does not verify"
+
+    words = (*FEW, "--policies", "inline", "--regimes", "huge", "--inputs", str(made / "inputs"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Inputs, "judge", judge)
+        assert compare(tmp_path / "a" / "b", *words) == 1
+    assert compare(tmp_path / "a" / "b", *words) == 1
+    results = json.loads((tmp_path / "a" / "b" / "pipeline-cpu.json").read_text())
+    assert [entry["runs"] for entry in results["cells"]] == [1]
+    assert len(results["failures"]) == 1
 
 
 def test_a_run_that_hangs_is_ended(
@@ -192,12 +308,14 @@ def test_a_run_that_hangs_is_ended(
     assert "inline, round 1: took longer than 0 s" in capsys.readouterr().out.replace(
         ", huge pages", ""
     )
+    assert psutil.Process().children() == []
 
 
 @pytest.mark.parametrize(
     ("words", "available", "expected"),
     [
         (["--backend", "cpu"], 96, 16 << 26),
+        (["--backend", "cpu", "--ahead", "900GiB"], 96, 32 << 30),
         (["--backend", "cuda"], 96, 16 << 30),
         (["--backend", "cuda"], 12, 4 << 30),
         (["--backend", "cuda", "--ahead", "40GiB"], 180, (40 << 30) + (8 << 26)),
