@@ -56,9 +56,12 @@ def amount(text: str) -> float:
 
 def share(text: str) -> float:
     """A parser of parts of one, for argparse."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no part of one: give 0 to 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is no part of one: give 0 to 1")
     return value
 
 

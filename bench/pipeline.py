@@ -18,7 +18,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ from bench.pipeline_inputs import Inputs, PipelineError
 from bench.pipeline_journal import Journal, Run
 from bench.pipeline_run import WARM_UP_CIRCUITS
 from bigmem import BigmemError, osmem
+from bigmem.sizes import format_size
 from prover.curves import CURVES
 from prover.errors import ProverError
 from prover.pipeline.report import MOST_UNEXPLAINED
@@ -90,11 +93,23 @@ class Comparison:
             if (refusal := POLICIES[name].refusal(options.backend, options.libraries))
         }
         self._runnable = [cell for cell in self.cells if cell.policy not in self.refusals]
+        if not self._runnable:
+            raise PipelineError(
+                "none of the policies can be run here: "
+                + "; ".join(f"{name}: {refusal}" for name, refusal in self.refusals.items())
+            )
         folder = options.inputs or options.out / "inputs"
         self._inputs = {
             log2: Inputs(folder / options.curve, options.curve, log2, options.circuits)
             for log2 in options.log2
         }
+        for inputs, mode in itertools.product(self._inputs.values(), options.modes):
+            least = inputs.least_ahead(mode)
+            if options.ahead is not None and options.ahead < least:
+                raise PipelineError(
+                    f"--ahead {format_size(options.ahead)} holds no circuit of 2^{inputs.log2} in "
+                    f"{mode} mode, which takes {format_size(least)}"
+                )
         names = ("backend", "curve", "circuits", "ahead", "unexplained")
         self.settings = {name: getattr(options, name) for name in names}
         self.settings["machine"] = machine.describe()
@@ -282,7 +297,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
                         help="look for jemalloc and mimalloc there first")  # fmt: skip
     parser.add_argument("--unexplained", type=command_line.share, default=MOST_UNEXPLAINED,
                         metavar="SHARE", help="part of its wall time that a run may leave "
-                        "unexplained (default: %(default)s)")  # fmt: skip
+                        "unexplained (default: %(default)s); a millisecond a proof "
+                        "and three a thread always may be")  # fmt: skip
     parser.add_argument("--seconds", type=command_line.amount, default=float("inf"),
                         help="begin no run after these")  # fmt: skip
     parser.add_argument("--inputs", type=Path, metavar="FOLDER",
@@ -330,9 +346,24 @@ def _go_on(comparison: Comparison, journal: Journal, folder: Path, name: str) ->
         comparison.refusals,
         comparison.failed(journal),
     )
-    print(pipeline_report.write(results, folder, name), end="")
+    page = pipeline_report.write(results, folder, name)
+    try:
+        print(page, end="", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or its end would fail, too
+        reason = (error.strerror or "").lower()
+        raise PipelineError(
+            f"the output was cut off: {reason}; {folder / name}.md has it"
+        ) from None
     return pipeline_report.verdict(results, interrupted)
 
 
+def _end_as_interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end_as_interrupted)
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.synthetic import Synthetic
-from prover.curves import CURVES
+from prover.curves import CURVES, SCALAR_BYTES
 from prover.formats.proof_json import read_proof, read_public
 from prover.formats.wtns import Witness
 from prover.verify import VerificationKey, verify
@@ -72,6 +73,14 @@ class Inputs:
                 r1cs = circuit.write_circuit(parts)
                 _prover("setup", r1cs, "-o", self.key, "--insecure-dev-key", "--backend", backend)
                 _prover("export-vk", self.key, self._verification_key)
+
+    def least_ahead(self, mode: str) -> int:
+        """The bytes of one assignment, and of the key's masks, in whole pages."""
+        wires = Synthetic(self.log2, CURVES[self.curve]).wires
+        vectors = [wires * SCALAR_BYTES, wires, wires]
+        if mode == "seed":
+            vectors += [SCALAR_BYTES << self.log2] * 3
+        return sum(-(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for nbytes in vectors)
 
     def judge(self, proofs: Sequence[tuple[Path, Path]]) -> str | None:
         """What is wrong with the proofs of all circuits, in order; None if they are right.

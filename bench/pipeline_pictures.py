@@ -21,6 +21,11 @@ DRAWN = (
 )
 """Whose resident set is drawn: more lines would hide each other."""
 
+LAYERS = ("gap", "wait", "witness", "NTT/MSM-H", "split vectors", "prep MSM", "batch addition",
+          "tail MSMs", "drop", "B in G2", "epilogue", "before release", "release",
+          "advance")  # fmt: skip
+"""From the bottom to the top."""
+
 TAX = (("release_s", "#c0392b", "release"), ("fault_s", "#e08e45", "fault"),
        ("map_s", "#f2cf63", "map"))  # fmt: skip
 
@@ -61,21 +66,24 @@ def _picture(
     import matplotlib.pyplot as plt
 
     modes = list(dict.fromkeys(entry["mode"] for entry in entries))
+    regimes = [one for one in machine.REGIMES if one in {entry["regime"] for entry in entries}]
+    size = (6 * len(regimes), 1 + 3.6 * len(modes))
     figure, grid = plt.subplots(
-        len(modes), 2, figsize=(12, 1 + 3.6 * len(modes)), sharey="row", layout="constrained",
-        squeeze=False,
-    )  # fmt: skip
+        len(modes), len(regimes), figsize=size, sharey="row", layout="constrained", squeeze=False
+    )
     handles: dict[str, Any] = {}
     for axes, mode in zip(grid, modes, strict=True):
-        for axis, regime in zip(axes, machine.REGIMES, strict=True):
+        for axis, regime in zip(axes, regimes, strict=True):
             here = [e for e in entries if (e["mode"], e["regime"]) == (mode, regime)]
             panel(axis, here)
             axis.set_title(f"{mode} mode, {regime} pages", fontsize=9)
             axis.tick_params(labelsize=7)
+            axis.set_ylim(bottom=0)
             for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(text, handle)
         axes[0].set_ylabel(label, fontsize=8)
-    figure.legend(handles.values(), handles, fontsize=7, loc="outside lower center", ncols=6)
+    figure.legend(handles.values(), handles, fontsize=7, loc="outside lower center",
+                  ncols=3 * len(regimes))  # fmt: skip
     figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -83,22 +91,30 @@ def _picture(
 
 def _layers(axis: Any, entries: list[Summary]) -> None:
     """Stacked seconds of each layer; the wall time, with its spread, as a mark."""
-    names = list(dict.fromkeys(name for entry in entries for name in entry["layers"]))
+    found = dict.fromkeys(name for entry in entries for name in entry["layers"])
+    names = [*(name for name in LAYERS if name in found), *(n for n in found if n not in LAYERS)]
     parts = {name: [entry["layers"].get(name, 0.0) for entry in entries] for name in names}
-    _stack(axis, entries, [(name, _colour(i), parts[name]) for i, name in enumerate(names)])
+    _stack(axis, entries, [(name, _colour(name), parts[name]) for name in names])
     wall = [entry["wall_s"] for entry in entries]
     middle = [spread["median"] for spread in wall]
     low = [spread["median"] - spread["min"] for spread in wall]
     high = [spread["max"] - spread["median"] for spread in wall]
     _beside(axis, "synthesis, beside", [entry["synthesis_s"]["median"] for entry in entries])
-    axis.errorbar(range(len(entries)), middle, [low, high], fmt="k_", capsize=3, label="wall")
+    axis.errorbar(
+        range(len(entries)),
+        middle,
+        [low, high],
+        fmt="k_",
+        capsize=3,
+        label="wall: median, least, most",
+    )
 
 
-def _colour(number: int) -> Any:
-    """One of twenty that can be told apart."""
+def _colour(name: str) -> Any:
+    """A layer's own in every picture; of those that are not in `LAYERS`, grey."""
     import matplotlib as mpl
 
-    return mpl.colormaps["tab20"](number % 20)
+    return mpl.colormaps["tab20"](LAYERS.index(name)) if name in LAYERS else "#999999"
 
 
 def _tax(axis: Any, entries: list[Summary]) -> None:

@@ -25,6 +25,7 @@ from bigmem.cuda import PinnedAllocator
 from bigmem.sizes import format_size
 from prover.backends import get_backend
 from prover.backends.base import GROUPS, PHASES, Backend
+from prover.errors import ProverError
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.pipeline.batch import write
@@ -248,7 +249,11 @@ def main() -> int:
     options = parser.parse_args()
     machine.end_with_parent()
     machine.keep_to_regime()
-    json.dump(measure(options), sys.stdout)
+    try:
+        json.dump(measure(options), sys.stdout)
+    except (bigmem.BigmemError, ProverError) as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

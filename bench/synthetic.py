@@ -151,11 +151,14 @@ def main() -> None:
         "-o", "--output", type=command_line.folder, required=True, metavar="DIRECTORY"
     )
     arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
     circuit = Synthetic(arguments.k, CURVES[arguments.curve])
-    print(circuit.write_circuit(arguments.output))
-    for number in range(arguments.witnesses):
-        print(circuit.write_witness(arguments.output, number))
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        print(circuit.write_circuit(arguments.output))
+        for number in range(arguments.witnesses):
+            print(circuit.write_witness(arguments.output, number))
+    except OSError as error:
+        parser.exit(1, f"{arguments.output}: cannot be written: {error.strerror}\n")
 
 
 if __name__ == "__main__":

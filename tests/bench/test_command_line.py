@@ -1,6 +1,7 @@
 """What would stop a bench at its end is told in a line at its start."""
 
 import argparse
+import errno
 import importlib
 import json
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import command_line, demo, machine, node, peers, pinned, pipeline, replay
+from bench import command_line, demo, machine, node, peers, pinned, pipeline, replay, synthetic
 from bigmem import osmem
 
 WITH_RESULTS = [
@@ -258,6 +259,19 @@ def test_a_missing_gpu_is_told_before_anything_is_measured(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("pinned: there is no GPU to use: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_circuit_that_has_no_room_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(synthetic.Synthetic, "write_circuit", full)
+    with pytest.raises(SystemExit) as ended:
+        main_of("synthetic", monkeypatch, ["6", "-o", str(tmp_path)])()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"{tmp_path}: cannot be written: No space left on device\n"
 
 
 def test_a_circuit_goes_where_no_folder_was(

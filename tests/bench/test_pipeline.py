@@ -110,7 +110,8 @@ def test_an_interrupt_of_what_is_written_is_told_in_a_line(
     )
 
 
-def test_an_interrupt_keeps_what_was_measured(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_keeps_what_was_measured(made: Path, tmp_path: Path, number: int) -> None:
     shutil.copytree(made / "inputs", tmp_path / "inputs")
     many = [*WORDS, "--modes", "normal", "--policies", "inline", "--runs", "1000"]
     command = [sys.executable, "-m", "bench.pipeline", *many, "-o", str(tmp_path)]
@@ -119,7 +120,7 @@ def test_an_interrupt_keeps_what_was_measured(made: Path, tmp_path: Path) -> Non
         while not journal.exists() or journal.read_bytes().count(b"\n") < 2:
             assert process.poll() is None
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         page, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     lines = journal.read_text().splitlines()[1:]
@@ -364,8 +365,8 @@ def test_proofs_of_other_circuits_are_not_taken(made: Path) -> None:
         (["--seconds", "nan"], "'nan' is no number above 0"),
         (["--seconds", "-3"], "'-3' is no number above 0"),
         (["-o", "/dev/null"], "/dev/null"),
-        (["--unexplained", "nan"], "nan is no part of one: give 0 to 1"),
-        (["--unexplained", "half"], "invalid share value: 'half'"),
+        (["--unexplained", "nan"], "'nan' is no part of one: give 0 to 1"),
+        (["--unexplained", "half"], "'half' is no part of one: give 0 to 1"),
     ],
 )
 def test_senseless_words_are_refused_in_a_line(
@@ -396,6 +397,42 @@ def test_results_that_cannot_be_written_are_told_before_any_run(
     (line,) = capsys.readouterr().err.splitlines()
     assert name in line
     assert "is a directory" in line.lower()
+
+
+@pytest.mark.parametrize(("mode", "least"), [("normal", 3 * 4096), ("seed", 6 * 4096)])
+def test_room_for_no_circuit_is_told_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, least: int
+) -> None:
+    words = ("--policies", "inline", "--modes", mode, "--regimes", "huge", "--ahead")
+    assert compare(tmp_path, *words, str(least - 1)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"holds no circuit of 2^6 in {mode} mode, which takes {least >> 10} KiB")
+    assert list(tmp_path.iterdir()) == []
+    assert compare(tmp_path, *words, str(least)) == 0
+
+
+def test_policies_of_which_none_can_run_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path, "--policies", "recycle+pinned", "pinned ahead") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "pipeline: none of the policies can be run here: recycle+pinned: needs a GPU; "
+        "pinned ahead: needs a GPU"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_full_is_told(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    command = [sys.executable, "-m", "bench.pipeline", *WORDS, *FEW, "-o", str(tmp_path)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"pipeline: the output was cut off: no space left on device; {tmp_path}/pipeline-cpu.md "
+        "has it"
+    )
 
 
 def test_a_second_process_is_told_in_a_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.image import imread
 
 from bench import machine, pipeline_journal, pipeline_report
 from bench.core.contenders import Contender
@@ -166,6 +167,7 @@ def test_results_are_written_with_a_picture_a_question(tmp_path: Path) -> None:
         *(f"pipeline-cpu-{question}.png" for question in ("time", "tax", "resident")),
     }  # fmt: skip
     assert (tmp_path / "pipeline-cpu.md").read_text() == page
+    assert imread(tmp_path / "pipeline-cpu-tax.png").shape[1] == 660  # of one regime, a panel
     assert (
         pipeline_report.markdown(json.loads((tmp_path / "pipeline-cpu.json").read_text())) == page
     )
