@@ -297,8 +297,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
                         help="look for jemalloc and mimalloc there first")  # fmt: skip
     parser.add_argument("--unexplained", type=command_line.share, default=MOST_UNEXPLAINED,
                         metavar="SHARE", help="part of its wall time that a run may leave "
-                        "unexplained (default: %(default)s); a millisecond a proof "
-                        "and three a thread always may be")  # fmt: skip
+                        "unexplained (default: %(default)s); half a millisecond a "
+                        "proof and 1.5 a thread always may be")  # fmt: skip
     parser.add_argument("--seconds", type=command_line.amount, default=float("inf"),
                         help="begin no run after these")  # fmt: skip
     parser.add_argument("--inputs", type=Path, metavar="FOLDER",

@@ -12,7 +12,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -141,10 +141,11 @@ class Journal:
 
         A run counts if a baseline was run in the same sitting, where that is compared at all.
         """
+        asked = set(cells)
         return [
             cell
             for cell in cells
-            if not self._good(cell, number) & self._good(_baseline(cell, cells), number)
+            if not self._good(cell, number) & self._good(_baseline(cell, asked), number)
         ]
 
     def due(self, cells: Sequence[Cell], number: int) -> list[Cell]:
@@ -154,9 +155,10 @@ class Journal:
         not run again before that baseline is there.
         """
         now = self.sitting(self.clock())
+        asked = set(cells)
         due: set[Cell] = set()
         for cell in self.lacking(cells, number):
-            baseline = _baseline(cell, cells)
+            baseline = _baseline(cell, asked)
             ready = now in self._good(baseline, number)
             if not ready:
                 due.add(baseline)
@@ -192,9 +194,9 @@ class Journal:
         return self._runs.get(cell, {})
 
 
-def _baseline(cell: Cell, cells: Sequence[Cell]) -> Cell:
+def _baseline(cell: Cell, asked: Set[Cell]) -> Cell:
     """What a cell is compared with; where that is not asked for, it stands alone."""
-    return cell.baseline if cell.baseline in cells else cell
+    return cell.baseline if cell.baseline in asked else cell
 
 
 def _sealed(entry: Mapping[str, Any]) -> dict[str, Any]:

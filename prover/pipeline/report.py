@@ -14,10 +14,8 @@ COPIES = frozenset({"witness", "transfer"})
 MOST_UNEXPLAINED = 0.01
 """The part of a run that may be unexplained."""
 
-NOISE_S = 0.001
-"""What is not explained of a proof and still nobody's business: Python between the layers, which
-takes 0.3 to 0.7 ms on the processors that were tried.
-"""
+NOISE_S = 0.0005
+"""What is not explained of a proof and still nobody's business: a few lines of Python."""
 
 NOISE_OF_THREAD = 3
 """What a thread takes to begin and to end is worth so many proofs' noise."""

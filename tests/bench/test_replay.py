@@ -321,6 +321,7 @@ def test_a_replay_that_fails_says_so_in_its_row(tmp_path: Path) -> None:
         (["--allocator", "nonesuch"], "there is no allocator called 'nonesuch'"),
         (["missing.json"], "missing.json cannot be read: no such file"),
         (["--pace", "nan"], "'nan' is no number above 0"),
+        (["--pace", "inf"], "'inf' is no number above 0"),
         (["--pace", "-1"], "'-1' is no number above 0"),
     ],
 )
