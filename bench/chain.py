@@ -89,9 +89,9 @@ def main() -> None:
         "-o", "--output", type=command_line.folder, required=True, metavar="DIRECTORY"
     )
     arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for path in write_chain(arguments.output, arguments.k, CURVES[arguments.curve]):
-        print(path)
+    with command_line.made(parser, arguments.output) as folder:
+        for path in write_chain(folder, arguments.k, CURVES[arguments.curve]):
+            print(path)
 
 
 if __name__ == "__main__":

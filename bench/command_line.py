@@ -6,8 +6,8 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,16 @@ def result_file(text: str) -> Path:
     except BigmemError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return path
+
+
+@contextmanager
+def made(parser: argparse.ArgumentParser, path: Path) -> Iterator[Path]:
+    """Make a folder; what cannot be written there ends the program with a line."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
+    except OSError as error:
+        parser.exit(1, f"{path}: cannot be written: {error.strerror}\n")
 
 
 def folder(text: str) -> Path:

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from bench.pipeline_cells import Cell
 from bench.pipeline_inputs import PipelineError
+from prover.formats.proof_json import nests_deeply
 
 Run = Mapping[str, Any]
 
@@ -90,7 +91,7 @@ class Journal:
             return
         number = 1
         try:
-            others = dict(json.loads(lines[0]))
+            others = _object(lines[0])
             if others != settings:
                 differ = {
                     name: others[name] for name in others if settings.get(name) != others[name]
@@ -104,7 +105,7 @@ class Journal:
                 run = entry["run"]
                 self._note(Cell(**entry["cell"]), entry["round"], run)
                 self._last = run["sitting"], entry["boot"], entry["ended"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise PipelineError(
                 f"{self.path}: line {number} is damaged ({type(error).__name__}); "
                 f"{'remove the line, or ' if number > 1 else ''}give another folder with -o"
@@ -204,8 +205,14 @@ def _sealed(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, "crc": zlib.crc32(json.dumps(entry).encode())}
 
 
+def _object(line: bytes) -> dict[str, Any]:
+    if nests_deeply(line):
+        raise ValueError("nested too deeply")
+    return dict(json.loads(line))
+
+
 def _unsealed(line: bytes) -> dict[str, Any]:
-    entry = dict(json.loads(line))
+    entry = _object(line)
     if entry.pop("crc") != zlib.crc32(json.dumps(entry).encode()):
         raise ValueError("another checksum")
     return entry

@@ -24,7 +24,7 @@ from bigmem import osmem
 from bigmem.cuda import PinnedAllocator
 from bigmem.sizes import format_size
 from prover.backends import get_backend
-from prover.backends.base import GROUPS, PHASES, Backend
+from prover.backends.base import ALLOCATE, GROUPS, PHASES, Backend
 from prover.errors import ProverError
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -92,7 +92,8 @@ class Circuits:
 
     def _finish(self, number: int, proved: Statement) -> None:
         proof, public = self.files[number - 1]
-        write(proved, proof, public)
+        with bigmem.layer("write"):
+            write(proved, proof, public)
 
     def _advance(self, number: int, layer: bigmem.LayerTimes) -> None:
         if not self.layers:
@@ -103,13 +104,14 @@ class Circuits:
 def by_mark(report: LayerReport) -> dict[str, float]:
     """Seconds of the proving thread by the marks of the origin's timers.
 
-    What is in none of them counts by its innermost layer, and is ``gap`` where there is none.
+    What is in none of them counts by its innermost layer, and is ``gap`` where there is none or
+    that is `ALLOCATE`.
     """
     total: dict[str, float] = {}
     for row in report.rows:
         if row.path[0] == "worker":
             marks = [name for name in row.path if name in _MARKS]
-            name = marks[0] if marks else "gap" if _has_inside(row, report) else row.path[-1]
+            name = marks[0] if marks else "gap" if _between(row, report) else row.path[-1]
             total[name] = total.get(name, 0.0) + row.gap_s
     return total
 
@@ -117,11 +119,12 @@ def by_mark(report: LayerReport) -> dict[str, float]:
 def gap(report: LayerReport) -> dict[str, float]:
     """The outer and the inner timer of the circuits, and what is in the gap between them.
 
-    The outer one covers all of a circuit, the inner one what happens in its innermost layers.
+    The outer one covers all of a circuit, the inner one what happens in its innermost layers but
+    `ALLOCATE`, which is no proving.
     """
     circuit = [row for row in report.rows if row.path[:2] == ("worker", "circuit")]
     outer = sum(row.outer_s for row in circuit if len(row.path) == 2)
-    between = [row for row in circuit if _has_inside(row, report)]
+    between = [row for row in circuit if _between(row, report)]
     seconds = sum(row.gap_s for row in between)
     return {
         "outer_s": outer,
@@ -135,9 +138,11 @@ def gap(report: LayerReport) -> dict[str, float]:
     }
 
 
-def _has_inside(row: Row, report: LayerReport) -> bool:
+def _between(row: Row, report: LayerReport) -> bool:
     depth = len(row.path)
-    return any(other.path[:depth] == row.path != other.path for other in report.rows)
+    return row.path[-1] == ALLOCATE or any(
+        other.path[:depth] == row.path != other.path for other in report.rows
+    )
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -152,13 +152,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     circuit = Synthetic(arguments.k, CURVES[arguments.curve])
-    try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        print(circuit.write_circuit(arguments.output))
+    with command_line.made(parser, arguments.output) as folder:
+        print(circuit.write_circuit(folder))
         for number in range(arguments.witnesses):
-            print(circuit.write_witness(arguments.output, number))
-    except OSError as error:
-        parser.exit(1, f"{arguments.output}: cannot be written: {error.strerror}\n")
+            print(circuit.write_witness(folder, number))
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def _parse(log: bytes, name: str) -> list[Event]:
                 continue
             try:
                 event = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = None
             # "ph" comes first in an event, so that no part of one is a whole object with it.
             if isinstance(event, dict) and "ph" in event:

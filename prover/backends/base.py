@@ -20,6 +20,9 @@ Mask = NDArray[np.bool_]
 GROUPS = ("NTT/MSM-H", "B in G2", "epilogue")
 """Layers around stages of a proof."""
 
+ALLOCATE = "allocate"
+"""A layer that takes host memory for vectors and workspaces."""
+
 DROP = "drop"
 
 PHASES = ("split vectors", "prep MSM", "batch addition", "tail MSMs", DROP)
@@ -100,7 +103,8 @@ class Backend(ABC):
         """Everything of a proof whose cost grows with the circuit.
 
         It is the layer ``sums``. Its stages inside are ``witness``, ``sparse``, ``ntt``, and ``msm
-        H``, ``A``, ``B1``, ``B2``, ``C``; around some of them are `GROUPS`, in the sums `PHASES`.
+        H``, ``A``, ``B1``, ``B2``, ``C``; around some of them are `GROUPS`, in the sums `PHASES`,
+        and before those that need host memory is `ALLOCATE`.
         A device may have to get its kernels ready before them, which is a stage ``kernels``.
         The witness and the key, which are mapped files, lose their resident pages.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import bigmem
 from prover import qap
-from prover.backends.base import DROP, Backend, Bytes, Mask, Operands, Sums
+from prover.backends.base import ALLOCATE, DROP, Backend, Bytes, Mask, Operands, Sums
 from prover.curves import SCALAR_BYTES, Curve
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
@@ -68,7 +68,8 @@ class HostBackend(Backend):
     ) -> Sums:
         """See `Backend`; the vectors are w, a, b, c (which becomes h) and the sums' workspaces."""
         with bigmem.layer("sums"):
-            w = _empty(witness.values.shape, allocator)
+            with bigmem.layer(ALLOCATE):
+                w = _empty(witness.values.shape, allocator)
             with bigmem.layer("witness"):
                 witness.read(w, self.threads)
             return self._sums(key, Operands(w), allocator)
@@ -86,7 +87,8 @@ class HostBackend(Backend):
         def msm(
             name: str, group: int, points: Bytes, scalars: Bytes, finite: Mask | None = None
         ) -> Bytes:
-            workspace = _empty((self.msm_workspace(key.curve, group, len(points)),), allocator)
+            with bigmem.layer(ALLOCATE):
+                workspace = _empty((self.msm_workspace(key.curve, group, len(points)),), allocator)
             with bigmem.layer(name):
                 result = self.msm(key.curve, group, points, scalars, workspace, finite)
                 with bigmem.layer(DROP):
@@ -113,12 +115,14 @@ class HostBackend(Backend):
         shape = (key.domain, SCALAR_BYTES)
         vectors = operands.vectors()
         if vectors is not None:
-            h = _empty(shape, allocator)
+            with bigmem.layer(ALLOCATE):
+                h = _empty(shape, allocator)
             qap.quotient_values(key.curve, *vectors, h, backend=self)
             del vectors
             operands.read()
             return h
-        a, b, c = (_empty(shape, allocator) for _ in range(3))
+        with bigmem.layer(ALLOCATE):
+            a, b, c = (_empty(shape, allocator) for _ in range(3))
         with bigmem.layer("sparse"):
             self.products(key.curve, key.coefficients, operands.w, a, b, c)
             key.drop(key.coefficients)

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             r=r,
             s=s,
         )
-        write(statement, arguments.proof, arguments.public, inputs)
+        with bigmem.layer("write"):
+            write(statement, arguments.proof, arguments.public, inputs)
     if not key.has_contribution:
         warn(f"{key.path}: has no contribution (delta is the generator): anyone can forge proofs")
     if arguments.insecure_deterministic is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import bigmem
 from prover import groth16
 from prover.cluster.identity import KeyIdentity
 from prover.errors import (
@@ -251,7 +252,8 @@ class ClusterBatch:
                 "written; something is wrong with that machine"
             )
         proof_path, public_path = self.outputs.files(sent.number)
-        write(Statement(proof, sent.public), proof_path, public_path, self.inputs)
+        with bigmem.layer("write"):
+            write(Statement(proof, sent.public), proof_path, public_path, self.inputs)
         return Made(sent.witness, str(proof_path), str(public_path), answer.wall_s, {})
 
     def _proof(self, answer: remote.Answer) -> Proof | None:

@@ -44,7 +44,7 @@ class Document:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         content = self._content()
-        if _nests_deeply(content):
+        if nests_deeply(content):
             self.refuse("is nested too deeply")
         try:
             # Two keys of one name are read differently by different verifiers.
@@ -143,8 +143,11 @@ def _open_at_once(path: str) -> int:
     return descriptor
 
 
-def _nests_deeply(content: bytes) -> bool:
-    # Python's own limit guards the machine's stack only until some library lifts it (py_ecc does).
+def nests_deeply(content: bytes) -> bool:
+    """Whether JSON nests more than any of ours.
+
+    Python's own limit guards the machine's stack only until some library lifts it (py_ecc does).
+    """
     depth = 0
     for token in _NESTING.finditer(content):
         depth += (token[0] in b"[{") - (token[0] in b"]}")

@@ -182,7 +182,7 @@ class Batch:
             self._engine.run(
                 len(self),
                 lambda number: Witness.open(self.outputs.witness(number)),
-                lambda number, proved: write(proved, *self.outputs.files(number), self.inputs),
+                self._write,
                 tell,
             )
         (layer,) = recorded().layers
@@ -205,6 +205,10 @@ class Batch:
             "each": [asdict(made[number]) for number in sorted(made)],
         }
 
+    def _write(self, number: int, proved: single.Statement) -> None:
+        with bigmem.layer("write"):  # naming the files takes a tenth of it
+            write(proved, *self.outputs.files(number), self.inputs)
+
     @contextmanager
     def _timers(self) -> Iterator[None]:
         self.report = None
@@ -222,7 +226,6 @@ class Batch:
         return _total(backend.device_seconds() for backend in self.backends)
 
 
-@bigmem.layer("write")
 def write(
     statement: single.Statement, proof: Path, public: Path, inputs: Collection[Path] = ()
 ) -> None:

@@ -186,8 +186,9 @@ class LayerReport:
         return "\n".join(
             [
                 *lines,
-                "ms; of a gap: map, release (on this thread), fault (other kernel time), wait (not "
-                "running), rest",
+                "ms; of a gap: map (and pin), release (on this thread), fault (other kernel time), "
+                "wait (not running);",
+                "the rest: copy or work of a layer with none inside, unexplained of others",
                 f"run {self.wall_s:.3f} s, workers {self.workers}, reading timers "
                 f"{1e3 * self.reading_s:.1f} ms, idle {1e3 * self.idle_s:.1f} ms, "
                 f"threads that begin and end {1e3 * self.between_s:.1f} ms, "
@@ -196,15 +197,14 @@ class LayerReport:
         )
 
 
-_HEAD = ("layer", "calls", "outer", "inner", "gap", "map", "release", "fault", "wait", "rest",
-         "device")  # fmt: skip
+_HEAD = ("layer", "calls", "outer", "inner", "gap", "map", "release", "fault", "wait", "copy",
+         "work", "unexplained", "device")  # fmt: skip
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    rest = row.copy_s + row.work_s + row.unexplained_s
     seconds = (
         *(row.outer_s, row.inner_s, row.gap_s, row.map_s, row.release_s, row.fault_s, row.wait_s),
-        *(rest, row.device_s),
+        *(row.copy_s, row.work_s, row.unexplained_s, row.device_s),
     )
     shown = (f"{1e3 * value:.2f}" if value else "" for value in seconds)
     return ("  " * (len(row.path) - 1) + row.path[-1], str(row.calls), *shown)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import command_line, demo, machine, node, peers, pinned, pipeline, replay, synthetic
+from bench import command_line, demo, machine, node, peers, pinned, pipeline, replay
 from bigmem import osmem
 
 WITH_RESULTS = [
@@ -261,15 +261,16 @@ def test_a_missing_gpu_is_told_before_anything_is_measured(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["synthetic", "chain"])
 def test_a_circuit_that_has_no_room_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(synthetic.Synthetic, "write_circuit", full)
+    monkeypatch.setattr(f"bench.{name}.write_r1cs", full)
     with pytest.raises(SystemExit) as ended:
-        main_of("synthetic", monkeypatch, ["6", "-o", str(tmp_path)])()
+        main_of(name, monkeypatch, ["6", "-o", str(tmp_path)])()
     assert ended.value.code == 1
     assert capsys.readouterr().err == f"{tmp_path}: cannot be written: No space left on device\n"
 

@@ -428,6 +428,7 @@ DAMAGED = (b"{broken", b"garbage", b"\xff", b"[]", b"1", b'{"round": 1}', b"")
     [
         *(lambda _, new=new: new for new in DAMAGED),
         lambda _: b"[" * 200_000,
+        lambda _: b'{"a":' * 200_000,
         lambda line: line.replace(b"1", b"2", 1),
         lambda line: line.replace(b"true", b"false").replace(b"seed", b"sede"),
         lambda line: line[:-2] + b'"x": 1}',

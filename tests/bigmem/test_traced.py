@@ -449,6 +449,16 @@ def test_what_was_touched_is_told_at_the_release(
     assert release["args"]["touched"] == touched
 
 
+def test_a_log_of_brackets_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    with Traced(bigmem.SystemAllocator(), path) as watched:
+        watched.allocate(10)
+    with path.open("ab") as log:
+        log.write(b"[" * 5000 + b"\n")
+    with pytest.raises(bigmem.BigmemError, match=r"log\.json is damaged: b'\[+'$"):
+        traced.read(path)
+
+
 def test_a_compressed_log_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     with Traced(bigmem.SystemAllocator(), path) as watched:

@@ -37,8 +37,8 @@ def test_batch(circuit, cli, folder, tmp_path):
     assert figures["wall_s"] >= sum(one["wall_s"] for one in figures["each"]) > 0
     assert sum(figures["stages"].values()) <= figures["wall_s"]
     assert set(figures["stages"]) == {
-        "sparse", "ntt", "msm H", "msm A", "msm B1", "msm B2", "msm C", "assembly", "check",
-        "write", "before release", "release",
+        "allocate", "sparse", "ntt", "msm H", "msm A", "msm B1", "msm B2", "msm C", "assembly",
+        "check", "write", "before release", "release",
     }  # fmt: skip
     (batch,) = figures["layers"]
     assert batch["name"] == "batch"
@@ -53,11 +53,13 @@ def test_batch(circuit, cli, folder, tmp_path):
     sums, assembly = prove["layers"]
     assert tree(assembly) == ("epilogue", ["assembly"])
     assert [one["name"] for one in sums["layers"]] == [
-        "NTT/MSM-H", "msm A", "msm B1", "B in G2", "msm C",
+        "NTT/MSM-H", "allocate", "msm A", "msm B1", "B in G2", "msm C",
     ]  # fmt: skip
     phases = ["split vectors", "prep MSM", "batch addition", "tail MSMs", "drop"]
-    assert tree(sums["layers"][0]) == ("NTT/MSM-H", ["sparse", "ntt", ("msm H", phases)])
-    assert tree(sums["layers"][3]) == ("B in G2", [("msm B2", phases)])
+    assert tree(sums["layers"][0]) == (
+        "NTT/MSM-H", ["allocate", "sparse", "ntt", ("msm H", phases)]
+    )  # fmt: skip
+    assert tree(sums["layers"][4]) == ("B in G2", ["allocate", ("msm B2", phases)])
     assert all(one["calls"] == 6 for one in (circuit, advance, proof, prove, sums, epilogue))
     assert wait["calls"] == 7
     assert circuit["wall_s"] == pytest.approx(sum(one["wall_s"] for one in figures["each"]))

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from prover.backends.cpu.backend import CpuBackend
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
 from prover.pipeline.engine import Engine
-from prover.pipeline.report import LayerReport, UnexplainedTime
+from prover.pipeline.report import LayerReport, Row, UnexplainedTime
 from prover.pipeline.timers import Reading, Timers
 
 
@@ -341,7 +342,28 @@ def test_a_run_of_the_engine(multiplier, workers):
     found = json.loads(json.dumps(report.as_json()))
     assert found["unexplained_s"] == report.unexplained_s
     lines = str(report).splitlines()
-    assert len(lines) == len(report.rows) + 3
+    assert len(lines) == len(report.rows) + 4
+
+
+def test_the_table_tells_copies_work_and_what_is_unexplained_apart():
+    def made(*path, **parts):
+        zeros = dict.fromkeys((field.name for field in fields(Row)), 0.0)
+        return Row(**{**zeros, "path": path, "calls": 1, "faults": 0, **parts})
+
+    report = LayerReport(
+        0.0, 0.0, 1, 1, 0.0, 0.0,
+        (
+            made("worker", unexplained_s=0.002),
+            made("worker", "witness", copy_s=0.003),
+            made("worker", "ntt", work_s=0.005),
+        ),
+    )  # fmt: skip
+    head, *lines = str(report).splitlines()
+    cells = []
+    for line in lines[:3]:
+        ends = {name: head.index(name) + len(name) for name in ("copy", "work", "unexplained")}
+        cells.append([line[end - len(name) : end].strip() for name, end in ends.items()])
+    assert cells == [["", "", "2.00"], ["3.00", "", ""], ["", "5.00", ""]]
 
 
 def test_a_worker_with_nothing_left_to_do_waits(multiplier, clock):
