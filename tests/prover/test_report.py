@@ -13,6 +13,7 @@ from bigmem.layers import observe, unobserve
 from prover.backends.cpu.backend import CpuBackend
 from prover.formats.wtns import Witness
 from prover.formats.zkey import ProvingKey
+from prover.pipeline import timers as timers_module
 from prover.pipeline.engine import Engine
 from prover.pipeline.report import LayerReport, Row, UnexplainedTime
 from prover.pipeline.timers import Reading, Timers
@@ -33,9 +34,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(Timers, "_clocks", lambda self: clock.now[:2])
+    monkeypatch.setattr(timers_module, "_now", lambda: clock.now.wall_s)
+    monkeypatch.setattr(timers_module, "_cpu", lambda: clock.now.cpu_s)
     monkeypatch.setattr(Timers, "_counts", lambda self: clock.now[2:])
-    monkeypatch.setattr(Timers, "wall_s", property(lambda self: clock.now.wall_s))
     return clock
 
 
@@ -124,13 +125,18 @@ def test_layers_that_copy(clock):
 
 
 def test_reading_is_in_no_layer(clock, monkeypatch):
-    """Clocks are read first where a layer stops, and last where one goes on."""
+    """The clock is read first where a layer stops, and last where one goes on."""
 
     def counts(timers):
         clock.advance(1.0)
         return clock.now[2:]
 
+    def cpu():
+        clock.advance(0.5)
+        return clock.now.cpu_s
+
     monkeypatch.setattr(Timers, "_counts", counts)
+    monkeypatch.setattr(timers_module, "_cpu", cpu)
 
     def body():
         clock.advance(4.0)
@@ -139,9 +145,9 @@ def test_reading_is_in_no_layer(clock, monkeypatch):
 
     report = report_of(body)
     # Of three layers, each begins and ends, with two readings.
-    assert report.reading_s == 12.0
+    assert report.reading_s == 18.0
     assert (row(report, "ntt").outer_s, row(report).gap_s) == (8.0, 4.0)
-    assert (report.wall_s, report.between_s) == (24.0, 0.0)
+    assert (report.wall_s, report.between_s) == (30.0, 0.0)
 
 
 def test_a_layer_may_begin_while_another_one_does(clock):
