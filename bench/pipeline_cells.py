@@ -160,3 +160,8 @@ def make_allocator(
             from bigmem.cuda import PinnedAllocator
 
             return PinnedAllocator(reclaim=reclaim)
+
+
+def circuits_of(count: int, log2: int) -> str:
+    """How many circuits of which size, in words."""
+    return f"{count} circuit{'' if count == 1 else 's'} of 2^{log2}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
+from bench.pipeline_cells import circuits_of
 
 Summary = Mapping[str, Any]
 DRAWN = (
@@ -42,7 +43,7 @@ def draw(results: Mapping[str, Any], folder: Path, name: str) -> None:
         return
     log2 = max(entry["log2"] for entry in measured)
     largest = [entry for entry in measured if entry["log2"] == log2]
-    title = f"{results['circuits']} circuits of 2^{log2}, {results['curve']}"
+    title = f"{circuits_of(results['circuits'], log2)}, {results['curve']}"
     panels = (
         (_layers, "seconds"),
         (_tax, "seconds of the program's own threads"),

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from bench import machine, pipeline_pictures
-from bench.pipeline_cells import BASELINE, POLICIES, Cell
+from bench.pipeline_cells import BASELINE, POLICIES, Cell, circuits_of
 from bench.pipeline_journal import Run
 from bigmem.cli import _outputs
 
@@ -133,7 +133,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         here.sort(key=lambda entry: machine.REGIMES.index(entry["regime"]))
         rows = [COLUMNS, *(cells(entry) for entry in here)]
         budget = max((entry.get("budget_bytes", 0) for entry in here), default=0)
-        title = f"{results['circuits']} circuits of 2^{log2}, {mode} mode"
+        title = f"{circuits_of(results['circuits'], log2)}, {mode} mode"
         if budget:
             title += f", of which {budget / machine.MIB:,.0f} MiB may be held"
         lines += [f"**{title}**", "", *machine.markdown_table(rows, names=2), ""]

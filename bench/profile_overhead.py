@@ -25,6 +25,8 @@ from bench.machine import MIB, REGIMES, markdown_table, regime_environment, summ
 
 # What a batch writes at least, so that the clock does not count.
 _BATCH_BYTES = 64 * MIB
+# And at most: of small arrays so many take some milliseconds.
+_MOST_STEPS = 4096
 _WARM_UP = 1 << 30
 _LIBRARY = {
     "fresh": {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)},
@@ -36,7 +38,7 @@ def pipeline(mib: float, seconds: float) -> float:
     """Seconds of a step of three arrays of `mib` MiB, at its best within so many seconds."""
     length = int(mib * MIB) // 8
     a = np.ones(length)
-    batch = max(1, round(_BATCH_BYTES / (3 * mib * MIB)))
+    batch = max(1, min(_MOST_STEPS, round(_BATCH_BYTES / (3 * mib * MIB))))
     end = time.perf_counter() + seconds
     best = float("inf")
     while time.perf_counter() < end or best == float("inf"):

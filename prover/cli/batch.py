@@ -103,7 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         figures = {**settings, "threads": arguments.threads, **figures}
         write_figures(figures, arguments.json, batch.inputs)
     print(
-        f"{len(batch)} proofs, each checked, in {figures['wall_s']:.3f} s: "
+        f"{len(batch)} {'proof' if len(batch) == 1 else 'proofs'}, each checked, in "
+        f"{figures['wall_s']:.3f} s: "
         f"{one_line(str(arguments.out))}"
     )
     if not key.has_contribution:

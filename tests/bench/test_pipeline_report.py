@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from bench import machine, pipeline_journal, pipeline_report
 from bench.core.contenders import Contender
-from bench.pipeline_cells import POLICIES, Cell, Policy, make_allocator
+from bench.pipeline_cells import POLICIES, Cell, Policy, circuits_of, make_allocator
 from bench.pipeline_inputs import PipelineError
 from bench.pipeline_journal import Journal
 
@@ -417,6 +417,10 @@ def test_runs_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
         file.write('{"run": {}}\n')
     with pytest.raises(PipelineError, match="give another folder"):
         Journal(tmp_path / "runs.jsonl", {**SETTINGS, "circuits": 3})
+
+
+def test_one_circuit_is_no_circuits() -> None:
+    assert [circuits_of(count, 5) for count in (1, 2)] == ["1 circuit of 2^5", "2 circuits of 2^5"]
 
 
 DAMAGED = (b"{broken", b"garbage", b"\xff", b"[]", b"1", b'{"round": 1}', b"")
