@@ -132,7 +132,7 @@ def test_reading_is_in_no_layer(clock, monkeypatch):
         return clock.now[2:]
 
     def cpu():
-        clock.advance(0.5)
+        clock.advance(0.5, kernel_s=0.5)
         return clock.now.cpu_s
 
     monkeypatch.setattr(Timers, "_counts", counts)
@@ -147,6 +147,7 @@ def test_reading_is_in_no_layer(clock, monkeypatch):
     # Of three layers, each begins and ends, with two readings.
     assert report.reading_s == 18.0
     assert (row(report, "ntt").outer_s, row(report).gap_s) == (8.0, 4.0)
+    assert (row(report, "ntt").fault_s, row(report).fault_s) == (0.0, 0.0)
     assert (report.wall_s, report.between_s) == (30.0, 0.0)
 
 
