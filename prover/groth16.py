@@ -44,8 +44,8 @@ def prove(
     The proof of a witness that does not is invalid; nothing here notices. See
     `prover.pipeline.single.prove`.
 
-    Its steps are layers inside the layer ``prove``; their gaps are what allocating and releasing
-    cost, and a check of the key that nobody made before.
+    Its steps are layers inside the layer ``prove``; their gaps, and the layers ``allocate``, are
+    what allocating and releasing cost, and a check of the key that nobody made before.
 
     Parameters
     ----------

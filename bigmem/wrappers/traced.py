@@ -19,6 +19,7 @@ from ..sizes import parse_size
 from .base import Wrapper
 
 _SMALLEST = 64 << 10
+_MOST_BRACKETS = 1000  # of an event: with more, its depth could be more than the parser's stack
 _GZIP = b"\x1f\x8b"
 _GZIP_STREAM = 31  # what zlib calls the format
 
@@ -162,6 +163,8 @@ def _parse(log: bytes, name: str) -> list[Event]:
             if text in (b"", b"]"):
                 continue
             try:
+                if text.count(b"[") + text.count(b"{") > _MOST_BRACKETS:
+                    raise ValueError("no event")
                 event = json.loads(text)
             except (ValueError, RecursionError):
                 event = None

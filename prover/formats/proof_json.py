@@ -21,7 +21,8 @@ from prover.groth16 import Proof
 
 PROTOCOL = "groth16"
 _DECIMAL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
-_NESTING = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}]', re.DOTALL)
+# A string without an end goes to the end, or the search would begin again at each quote in it.
+_NESTING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
 """A string, which nests nothing whatever it holds, or a bracket."""
 _DEEPEST = 100
 _LARGEST = 64 << 20

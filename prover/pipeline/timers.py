@@ -106,7 +106,7 @@ class Timers:
 
     The layers of a thread must nest. What reading takes, and what `bigmem.layer` itself does, is
     left out of all layers, but for a microsecond or two of the processor's time, by which a wait
-    seems shorter.
+    seems shorter; and, with an allocator that is not the core's, for what its statistics take.
 
     Parameters
     ----------

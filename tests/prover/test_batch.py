@@ -162,6 +162,12 @@ def test_a_batch_whose_vectors_are_made_ahead(circuit, cli, folder, tmp_path):
     assert owners["assignments"]["peak_live"] <= 64 << 10
     assert figures["allocator_stats"]["allocations"] == 3 * 10 + 2
     assert "sparse" not in figures["stages"]  # it is not in the proofs
+    (batch,) = figures["layers"]
+    (worker,) = (one for one in batch["layers"] if one["name"] == "worker")
+    sums = worker["layers"][1]["layers"][0]["layers"][0]["layers"][0]
+    assert [one["name"] for one in sums["layers"][0]["layers"]] == [
+        "allocate", "ntt", "release", "msm H",
+    ]  # fmt: skip
 
 
 def test_room_ahead_for_less_than_one_circuit(multiplier, cli, folder, refused):

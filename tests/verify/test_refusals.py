@@ -11,7 +11,7 @@ import pytest
 
 from prover.curves import CURVES, Curve
 from prover.errors import MalformedFile, MismatchedFiles, ProverError
-from prover.formats.proof_json import encode_point, read_proof
+from prover.formats.proof_json import encode_point, nests_deeply, read_proof
 from prover.groth16 import Proof
 from prover.verify import Unverifiable, VerificationKey, verify
 
@@ -218,6 +218,13 @@ def test_deep_nesting_is_refused_and_crashes_nothing(small, level: bytes) -> Non
     result = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2, result
     assert result.stderr.endswith("is nested too deeply\n")
+
+
+@pytest.mark.parametrize("unit", [b'\\"', b"\\", b'"\\', b"x"])
+def test_a_string_without_an_end_is_read_once(unit: bytes) -> None:
+    # Begun again at each quote, it would take hours.
+    assert not nests_deeply(b'"' + unit * 500_001)
+    assert not nests_deeply(b"[" * 100 + b'"' + unit * 500_001 + b"[")
 
 
 def test_brackets_in_strings_nest_nothing(small) -> None:
